@@ -1,0 +1,1 @@
+"""Workloads, benchmarks and experiments: programs with JSON output."""

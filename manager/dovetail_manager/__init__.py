@@ -1,0 +1,1 @@
+"""Decides where: plans queries, owns the partition map, adapts and moves state."""

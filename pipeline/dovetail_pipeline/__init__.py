@@ -1,0 +1,1 @@
+"""Produces what spilled state still owes."""

@@ -1,0 +1,1 @@
+"""Runs it: operators of a query graph over partition groups held in pages."""

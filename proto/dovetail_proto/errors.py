@@ -1,0 +1,99 @@
+"""Every refusal of Dovetail: what went wrong, whose fault it is, whether to retry, what to do.
+
+A message names the thing and its value and what was expected; `remedy` says what to do next.
+`code` is stable and safe to match on; `exit_code` is what the command line ends with.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, ClassVar
+
+
+class Fault(StrEnum):
+    """Who can put it right."""
+
+    USER = "user"  # the request is wrong: it will fail again unchanged
+    ENVIRONMENT = "environment"  # a disk, network or other service: it may work later
+    DOVETAIL = "dovetail"  # a defect of ours
+
+
+class DovetailError(Exception):
+    """Base of all errors raised on purpose; anything else that escapes is a defect."""
+
+    code: ClassVar[str] = "internal"
+    fault: ClassVar[Fault] = Fault.DOVETAIL
+    retry: ClassVar[bool] = False
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, remedy: str = "", **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.details = details
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.remedy}" if self.remedy else self.message
+
+
+class ConfigError(DovetailError):
+    """A setting, flag or name that cannot be worked with."""
+
+    code = "config"
+    fault = Fault.USER
+    exit_code = 2
+
+
+class QueryError(DovetailError):
+    """SQL that does not parse, names something unknown or asks for what is not supported.
+
+    `line` and `column` (both from 1; 0 if unknown) point into the SQL text.
+    """
+
+    code = "query"
+    fault = Fault.USER
+    exit_code = 2
+
+    def __init__(self, message: str, *, line: int = 0, column: int = 0, remedy: str = "") -> None:
+        place = f"line {line}, column {column}: " if line else ""
+        super().__init__(place + message, remedy=remedy, line=line, column=column)
+
+
+class InputError(DovetailError):
+    """An input that is missing, damaged or not of its declared schema."""
+
+    code = "input"
+    fault = Fault.USER
+    exit_code = 3
+
+
+class OutputError(DovetailError):
+    """An output place that cannot be written."""
+
+    code = "output"
+    fault = Fault.ENVIRONMENT
+    exit_code = 4
+
+
+class MemoryLimitError(DovetailError):
+    """A memory limit too small for what was asked."""
+
+    code = "memory-limit"
+    fault = Fault.USER
+    exit_code = 5
+
+
+class SpillError(DovetailError):
+    """A spill store that cannot be written, or that is damaged, incomplete or of another query."""
+
+    code = "spill"
+    fault = Fault.ENVIRONMENT
+    exit_code = 6
+
+
+class Interrupted(DovetailError):  # noqa: N818 - an outcome, not a fault
+    """The user stopped the run; what was read so far is closed and can be cleaned up."""
+
+    code = "interrupted"
+    fault = Fault.USER
+    exit_code = 130

@@ -1,0 +1,37 @@
+"""Distinct types for the things that are counted and named, so that none is taken for another."""
+
+from __future__ import annotations
+
+import re
+from typing import NewType
+
+from dovetail_proto.errors import ConfigError
+
+GroupId = NewType("GroupId", int)
+"""A partition group: hash of the key, scaled to 0 … P−1."""
+
+Generation = NewType("Generation", int)
+"""How often a group has been pushed to disk so far; 0 before its first push."""
+
+MapVersion = NewType("MapVersion", int)
+"""Version of the partition map; grows by one with each committed change."""
+
+Epoch = NewType("Epoch", int)
+"""A manager's term of office; messages of a lower epoch are refused."""
+
+MoveId = NewType("MoveId", str)
+ProcessorId = NewType("ProcessorId", str)
+QueryName = NewType("QueryName", str)
+StreamName = NewType("StreamName", str)
+
+NAME = re.compile(r"[a-z0-9_-]{1,64}")
+
+
+def check_name(kind: str, name: str) -> str:
+    """Return `name` if it may name a `kind` (stream, query, processor); raise ConfigError if not."""
+    if not NAME.fullmatch(name):
+        raise ConfigError(
+            f"{kind} name {name!r} is not allowed",
+            remedy="use 1 to 64 characters of a-z, 0-9, '_' and '-'",
+        )
+    return name
