@@ -28,7 +28,7 @@ NAME = re.compile(r"[a-z0-9_-]{1,64}")
 
 
 def check_name(kind: str, name: str) -> str:
-    """Return `name` if it may name a `kind` (stream, query, processor); raise ConfigError if not."""
+    """Return `name` if it may name a `kind` (stream, query, …); raise ConfigError if not."""
     if not NAME.fullmatch(name):
         raise ConfigError(
             f"{kind} name {name!r} is not allowed",
