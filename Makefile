@@ -1,0 +1,75 @@
+# Dovetail's task file. `make` alone prints what there is to do.
+#
+# Everything runs from .venv, which `setup` makes from nothing but Python 3.11+ and pip's own
+# configured package index. The stamp makes it idempotent: a changed pyproject.toml runs it again.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# The first interpreter that is new enough; `make setup PYTHON=/path/to/python` overrides it.
+PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11 python3.14 python,\
+	$(shell $(p) -c 'import sys; sys.version_info >= (3, 11) and print(sys.executable)' 2>/dev/null)))
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.dovetail-setup
+
+# Test processes. Two, because that is what the smallest machine we promise for has.
+WORKERS ?= 2
+# Extra words for pytest, e.g. `make test ARGS="-k spill"`.
+ARGS ?=
+
+.PHONY: help setup demo test lint unit fmt bench bench-full sim proto clean
+
+help: ## Show this list
+	@echo "Dovetail: joins several live streams exactly, even when the state outgrows memory."
+	@echo
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' \
+		| while IFS=$$'\t' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
+	@echo
+	@echo "Start with 'make demo'; then '$(BIN)/dovetail run --help'."
+
+setup: $(STAMP) ## Make .venv with the dovetail command in it (every other target does this first)
+
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found; install one, or run" \
+		"'make setup PYTHON=/path/to/python3'" >&2; exit 1; }
+	@echo "setup: making $(VENV) with $(PYTHON) (a few minutes the first time)" >&2
+	@test -x $(BIN)/python && $(BIN)/python -m pip --version >/dev/null 2>&1 || .ci/make-venv "$(PYTHON)" $(VENV)
+	@# Dependency groups (PEP 735) need a newer pip than many systems ship.
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
+	@touch $@
+
+demo: setup ## Join three streams with a quarter of the memory they need, and check the answer
+	@$(BIN)/python -m dovetail_bench.demo
+
+test: setup ## Run everything that must hold: lint, types, tests
+	@.ci/checks "$(BIN)" "$(WORKERS)" $(ARGS)
+
+lint: setup ## Lint, formatting and types only
+	@.ci/checks "$(BIN)" 0
+
+unit: setup ## Only the quick tests, without lint and types
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/unit $(ARGS)
+
+fmt: setup ## Format the code and fix what ruff can fix
+	@$(BIN)/ruff check --fix --quiet . || true
+	@$(BIN)/ruff format .
+
+bench: setup ## All benchmarks, small: a table each, JSON in .benchmarks/
+	@$(BIN)/python -m dovetail_bench $(ARGS)
+
+bench-full: setup ## All benchmarks at the sizes that docs/benchmarks.md speaks of
+	@$(BIN)/python -m dovetail_bench --full $(ARGS)
+
+sim: setup ## The cluster's protocols under simulated delays, losses and crashes
+	@$(BIN)/dovetail simulate $(ARGS)
+
+proto: setup ## Generate the wire stubs from proto/dovetail_proto/v1/*.proto
+	@$(BIN)/python -m grpc_tools.protoc --proto_path=proto --python_out=proto --pyi_out=proto \
+		--grpc_python_out=proto proto/dovetail_proto/v1/*.proto
+
+clean: ## Remove what builds, tests and benchmarks leave behind (keeps .venv)
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks demo-out
+	@find proto manager processor pipeline client bench tests -name __pycache__ -type d -prune -exec rm -rf {} +
