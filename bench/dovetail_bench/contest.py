@@ -20,9 +20,13 @@ import pyarrow as pa
 
 from dovetail_bench import workloads
 from dovetail_bench.workloads import Workload
+from dovetail_proto.query import PARTITIONS_DEFAULT
 
 WARM_UP_SCALE = 0.01
 """Enough rows to load every library and compiled kernel before the clock starts."""
+
+STATE_BYTES_MAX = 8 << 30
+"""More than any of the workloads needs; the slab takes memory from the system only as it fills."""
 
 WORKLOADS: dict[str, Callable[[float], Workload]] = {
     "w1": workloads.w1,
@@ -41,9 +45,27 @@ class Spec:
     threads: int = 1
     repeats: int = 3
     materialised: bool = False
+    partitions: int = PARTITIONS_DEFAULT
 
 
-def duckdb_join(workload: Workload, tables: list[pa.Table], spec: Spec) -> int:
+Outcome = tuple[int, dict[str, Any]]
+"""The number of results, and what else the contestant has to tell."""
+
+
+def dovetail_join(workload: Workload, tables: list[pa.Table], spec: Spec) -> Outcome:
+    """Our join's state and kernels, with memory for everything; always one thread."""
+    from dovetail_bench.kernel_join import join_all, join_plan
+
+    plan = join_plan(workload, spec.partitions)
+    results, held = join_all(plan, tables, state_bytes=STATE_BYTES_MAX, keep=spec.materialised)
+    arrow = sum(table.nbytes for table in tables)
+    return results, {
+        "held_bytes_per_tuple": held / (workload.rows * workload.streams),
+        "arrow_bytes_per_tuple": arrow / (workload.rows * workload.streams),
+    }
+
+
+def duckdb_join(workload: Workload, tables: list[pa.Table], spec: Spec) -> Outcome:
     """DuckDB's batch join over Arrow, to Arrow."""
     import duckdb
 
@@ -52,11 +74,11 @@ def duckdb_join(workload: Workload, tables: list[pa.Table], spec: Spec) -> int:
             db.register(name, table)
         relation = db.sql(workload.sql)
         if spec.materialised:
-            return int(relation.to_arrow_table().num_rows)
-        return sum(batch.num_rows for batch in relation.to_arrow_reader(1 << 16))
+            return int(relation.to_arrow_table().num_rows), {}
+        return sum(batch.num_rows for batch in relation.to_arrow_reader(1 << 16)), {}
 
 
-def polars_join(workload: Workload, tables: list[pa.Table], _: Spec) -> int:
+def polars_join(_: Workload, tables: list[pa.Table], __: Spec) -> Outcome:
     """Polars' streaming engine; its thread count is fixed by the environment at import.
 
     Always materialised: the engine hands its results over as one frame.
@@ -67,10 +89,11 @@ def polars_join(workload: Workload, tables: list[pa.Table], _: Spec) -> int:
     joined = frames[0]
     for i, frame in enumerate(frames[1:], 1):
         joined = joined.join(frame, on="k", suffix=f"_{i}")
-    return int(joined.collect(engine="streaming").height)
+    return int(joined.collect(engine="streaming").height), {}
 
 
-CONTESTANTS: dict[str, Callable[[Workload, list[pa.Table], Spec], int]] = {
+CONTESTANTS: dict[str, Callable[[Workload, list[pa.Table], Spec], Outcome]] = {
+    "dovetail": dovetail_join,
     "duckdb": duckdb_join,
     "polars": polars_join,
 }
@@ -85,10 +108,10 @@ def run(spec: Spec) -> dict[str, Any]:
     workload = make(spec.scale)
     tables = [workload.table(i) for i in range(workload.streams)]
     seconds = []
-    results = 0
+    results, told = 0, dict[str, Any]()
     for _ in range(spec.repeats):
         started = time.perf_counter()
-        results = join(workload, tables, spec)
+        results, told = join(workload, tables, spec)
         seconds.append(time.perf_counter() - started)
     best = min(seconds)
     return {
@@ -98,6 +121,7 @@ def run(spec: Spec) -> dict[str, Any]:
         "results": results,
         "tuples_per_s": workload.rows * workload.streams / best,
         "results_per_s": results / best,
+        **told,
     }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,9 @@ from dovetail_bench.measure import machine
 
 FOLDER = Path(".benchmarks")
 """Where the JSON files go, below the folder that the program is started in."""
+
+TABLE_COLUMNS = 140
+"""Width of a table that is written to a file: wide enough for every benchmark."""
 
 
 @dataclass(slots=True)
@@ -70,7 +74,7 @@ class Report:
         from rich.console import Console
         from rich.table import Table
 
-        console = Console()
+        console = Console() if sys.stdout.isatty() else Console(width=TABLE_COLUMNS)
         for title, rows in ((self.title, self.rows), ("to reach", self.goals)):
             if not rows:
                 continue
