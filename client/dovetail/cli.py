@@ -1,0 +1,104 @@
+"""The command line: `dovetail COMMAND …`. Start reading at `commands/run.py`.
+
+Every command raises DovetailError for what it refuses; this module turns that into one line with
+the remedy on standard error, a JSON object on standard output where `--json` was given, and the
+error's exit code. Whatever a command needs beyond its flags it imports when it is called, so that
+`dovetail --help` starts at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+import typer
+
+from dovetail.commands import cleanup, doctor, generate, owed, run
+from dovetail_proto.errors import ConfigError, DovetailError, Interrupted
+
+app = typer.Typer(
+    name="dovetail",
+    help="Joins several streams exactly, even when the join's state outgrows memory.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run.run)
+app.command("cleanup")(cleanup.cleanup)
+app.command("owed")(owed.owed)
+app.command("generate")(generate.generate)
+app.command("doctor")(doctor.doctor)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: bool = typer.Option(False, "--version", help="Print the version and end."),
+) -> None:
+    if version:
+        from importlib.metadata import version as version_of
+
+        print(version_of("dovetail"))
+        raise typer.Exit
+
+
+def main() -> NoReturn:
+    """The `dovetail` program."""
+    sys.exit(run_command(sys.argv[1:]))
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code; whatever is refused is told, not raised."""
+    as_json = "--json" in arguments
+    try:
+        outcome = app(args=list(arguments) or ["--help"], standalone_mode=False)
+    except DovetailError as e:
+        return _tell(e, as_json=as_json)
+    except typer.TyperException as e:
+        known = {c.name for c in app.registered_commands}
+        words = [a for a in arguments[:1] if a in known]
+        help_command = " ".join(["dovetail", *words, "--help"])
+        message = " ".join(e.format_message().split()).rstrip(".")
+        return _tell(ConfigError(message, remedy=f"see `{help_command}`"), as_json=as_json)
+    except (KeyboardInterrupt, typer.Abort):
+        return _tell(Interrupted("stopped before anything was done"), as_json=as_json)
+    except BrokenPipeError:
+        # The reader of standard output has gone, as in `dovetail owed DIR | head`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as e:
+        traceback.print_exc()
+        defect = DovetailError(
+            f"internal: {type(e).__name__}: {e}",
+            remedy="this is a defect of Dovetail; please report it with the lines above",
+        )
+        return _tell(defect, as_json=as_json)
+    return outcome if isinstance(outcome, int) else 0
+
+
+def _tell(error: DovetailError, *, as_json: bool) -> int:
+    if os.environ.get("DOVETAIL_DEBUG") == "1":
+        traceback.print_exception(error)
+    print(f"error: {' '.join(error.message.split())}", file=sys.stderr)
+    if error.remedy:
+        print(f"  {error.remedy}", file=sys.stderr)
+    if as_json:
+        import json
+
+        print(json.dumps({"error": as_dict(error)}, default=str))
+    return error.exit_code
+
+
+def as_dict(error: DovetailError) -> dict[str, object]:
+    """An error as `--json` shows it."""
+    return {
+        "code": error.code,
+        "message": error.message,
+        "remedy": error.remedy,
+        "fault": error.fault.value,
+        "retry": error.retry,
+        "exit_code": error.exit_code,
+        "details": error.details,
+    }

@@ -1,0 +1,1 @@
+"""One command per file; each imports what it needs only when it is called."""

@@ -1,0 +1,151 @@
+"""`dovetail doctor`: what Dovetail finds on this machine, and whether it can work with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dovetail.quantities import format_bytes
+
+PACKAGES = ("dovetail", "duckdb", "numba", "numpy", "pyarrow", "sqlglot", "pyspark")
+OPTIONAL = frozenset({"pyspark"})
+JAVA_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What is there; None stands for absent."""
+
+    python: str
+    packages: dict[str, str | None]
+    cores: int
+    memory_bytes: int
+    memory_free_bytes: int
+    temporary_folder: str
+    temporary_free_bytes: int
+    kernel_cache: str
+    kernel_cache_writable: bool
+    java: str | None
+
+    def problems(self) -> list[str]:
+        """What keeps Dovetail from working well, each with its remedy."""
+        found = [
+            f"package {name} is missing: run `make setup`"
+            for name, there in self.packages.items()
+            if there is None and name not in OPTIONAL
+        ]
+        if not self.kernel_cache_writable:
+            found.append(
+                f"{self.kernel_cache} is read-only, so kernels are compiled at every start: "
+                "set NUMBA_CACHE_DIR to a folder that can be written"
+            )
+        return found
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Show interpreter, packages, memory, caches and Java; end with 1 if something is missing."""
+    findings = look()
+    if as_json:
+        print(json.dumps({**asdict(findings), "problems": findings.problems()}))
+    else:
+        _print(findings)
+    if findings.problems():
+        raise typer.Exit(1)
+
+
+def look() -> Findings:
+    """Look at this machine and this interpreter."""
+    import psutil
+
+    import dovetail_processor
+
+    memory = psutil.virtual_memory()
+    folder = tempfile.gettempdir()
+    cache = os.environ.get("NUMBA_CACHE_DIR") or str(Path(dovetail_processor.__file__).parent)
+    return Findings(
+        python=f"{platform.python_version()} at {sys.executable}",
+        packages={name: _version(name) for name in PACKAGES},
+        cores=_cores(),
+        memory_bytes=int(memory.total),
+        memory_free_bytes=int(memory.available),
+        temporary_folder=folder,
+        temporary_free_bytes=shutil.disk_usage(folder).free,
+        kernel_cache=cache,
+        kernel_cache_writable=os.access(cache, os.W_OK),
+        java=_java(),
+    )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _java() -> str | None:
+    """The Java that Spark would use; only the clean-up on Spark needs one."""
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if not program:
+        return None
+    try:
+        told = subprocess.run(
+            [program, "-version"],
+            capture_output=True,
+            text=True,
+            timeout=JAVA_TIMEOUT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    first = (told.stderr or told.stdout).strip().splitlines()
+    return f"{first[0] if first else 'unknown'} at {program}"
+
+
+def _print(findings: Findings) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    cache = "writable" if findings.kernel_cache_writable else "read-only"
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_row("python", findings.python)
+    table.add_row(
+        "packages", ", ".join(f"{n} {v or 'absent'}" for n, v in findings.packages.items())
+    )
+    table.add_row("cores", str(findings.cores))
+    table.add_row(
+        "memory",
+        f"{format_bytes(findings.memory_bytes)}, {format_bytes(findings.memory_free_bytes)} free",
+    )
+    table.add_row(
+        "temporary folder",
+        f"{findings.temporary_folder}, {format_bytes(findings.temporary_free_bytes)} free",
+    )
+    table.add_row("kernel cache", f"{findings.kernel_cache}, {cache}")
+    table.add_row("java", findings.java or "none (the clean-up on Spark needs it, nothing else)")
+    console = Console(highlight=False)
+    console.print(table)
+    for problem in findings.problems():
+        console.print(f"problem: {problem}", style="bold red")
+    if not findings.problems():
+        console.print("all is well", style="green")

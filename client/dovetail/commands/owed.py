@@ -1,0 +1,49 @@
+"""`dovetail owed`: how many results a spill store still owes, by counting keys."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from dovetail.quantities import format_count
+
+GROUPS_SHOWN = 20
+"""A screenful; `--json` has them all."""
+
+
+def owed(
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="A run's --spill-dir.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, every group.")] = False,
+) -> None:
+    """Count the combinations that pushed state owes, per group and in all; joins nothing."""
+    from dovetail_pipeline.cleanup import owed as count_owed
+
+    from dovetail_proto.spill_format import SpillStore
+
+    report = count_owed(SpillStore.open(directory))
+    if as_json:
+        print(json.dumps(report.to_dict()))
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for title in ("group", "generations", "rows", "owed"):
+        table.add_column(title, justify="right")
+    largest = sorted(report.groups, key=lambda g: -g.owed)
+    for group in largest[:GROUPS_SHOWN]:
+        table.add_row(
+            str(group.group),
+            str(group.generations),
+            format_count(group.rows),
+            format_count(group.owed),
+        )
+    console = Console(highlight=False)
+    if largest:
+        console.print(table)
+    if len(largest) > GROUPS_SHOWN:
+        console.print(f"… and {len(largest) - GROUPS_SHOWN} groups more; --json lists them all")
+    console.print(f"owed in all: {format_count(report.owed)} combinations")

@@ -1,0 +1,193 @@
+"""`dovetail run`: SQL in, the exact join out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from dovetail.quantities import format_bytes, format_count, parse_bytes, parse_share
+from dovetail_proto.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from dovetail.embedded import RunReport, RunRequest
+
+Policy = Literal["disk", "none"]
+Victims = Literal["least-productive", "most-productive", "least-recent", "random"]
+Cleanup = Literal["local", "none"]
+
+
+def run(
+    query: Annotated[
+        str, typer.Argument(metavar="QUERY.sql", help="File with the query, or - to read it.")
+    ],
+    *,
+    inputs: Annotated[
+        list[str],
+        typer.Option(
+            "--input",
+            metavar="NAME=PATH",
+            help="Declare a stream: a Parquet, CSV, JSON lines or Arrow file, or a folder of one.",
+        ),
+    ],
+    output: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|none", help="New or empty folder for the results; none only counts them."
+        ),
+    ] = None,
+    memory: Annotated[
+        str, typer.Option(metavar="SIZE", help="Limit on state, queues and output together.")
+    ] = "1GiB",
+    policy: Annotated[
+        Policy, typer.Option(help="What to do at the limit: push state to disk, or stop.")
+    ] = "disk",
+    victims: Annotated[
+        Victims, typer.Option(help="Which groups go to disk first.")
+    ] = "least-productive",
+    push: Annotated[
+        str, typer.Option(metavar="SHARE", help="Share of the state per push.")
+    ] = "30%",
+    partitions: Annotated[
+        int, typer.Option(min=1, metavar="P", help="Partition groups: units to push.")
+    ] = 300,
+    cleanup: Annotated[
+        Cleanup, typer.Option(help="Who produces what pushed state still owes.")
+    ] = "local",
+    spill_dir: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Keep pushed state here instead of a temporary place."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object on standard output, nothing else.")
+    ] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Show the plan; run nothing.")] = False,
+) -> None:
+    """Join the inputs as the query says, within the memory given, and miss no result."""
+    from dovetail.embedded import RunRequest, prepare
+
+    if output is None and not explain:
+        raise ConfigError(
+            "no --output given", remedy="name a folder for the results, or --output none"
+        )
+    request = RunRequest(
+        sql=_read_query(query),
+        name=_query_name(query),
+        inputs=_declared(inputs),
+        output=None if output in (None, "none") else Path(str(output)),
+        memory_bytes=parse_bytes(memory, what="--memory"),
+        policy=policy,
+        victims=victims,
+        push_share=parse_share(push, what="--push"),
+        partitions=partitions,
+        cleanup=cleanup,
+        spill_dir=None if spill_dir is None else Path(spill_dir),
+    )
+    if explain:
+        _explain(prepare(request).plan, as_json=as_json)
+        return
+    report = _run_watched(request)
+    if as_json:
+        print(json.dumps(report.to_dict()))
+    else:
+        _print_summary(report)
+
+
+def _run_watched(request: RunRequest) -> RunReport:
+    from dovetail.embedded import run_query
+    from dovetail.interrupts import StopOnSignal
+    from dovetail.progress import watch_on_stderr
+
+    with StopOnSignal() as signals, watch_on_stderr(request.memory_bytes) as watcher:
+        return run_query(request, watcher=watcher, stop=signals.asked)
+
+
+def _read_query(query: str) -> str:
+    try:
+        if query == "-":
+            return sys.stdin.buffer.read().decode()
+        return Path(query).read_text(encoding="utf-8")
+    except FileNotFoundError as e:
+        raise InputError(
+            f"query file {query!r} does not exist", remedy="give a file with SQL, or - to read it"
+        ) from e
+    except (OSError, UnicodeDecodeError, ValueError) as e:
+        raise InputError(
+            f"query file {query!r} cannot be read: {e}", remedy="give a text file in UTF-8"
+        ) from e
+
+
+def _query_name(query: str) -> str:
+    """A name for the query from its file, in the characters that names may have."""
+    if query == "-":
+        return "query"
+    stem = Path(query).stem.lower()
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in stem)[:64]
+    return name or "query"
+
+
+def _declared(inputs: Sequence[str]) -> dict[str, str]:
+    declared: dict[str, str] = {}
+    for text in inputs:
+        name, equals, path = text.partition("=")
+        if not equals or not name or not path:
+            raise ConfigError(
+                f"--input {text!r} is not NAME=PATH",
+                remedy="write for example --input trades=trades.parquet",
+            )
+        if name.lower() in (n.lower() for n in declared):
+            raise ConfigError(
+                f"--input {name} is given twice",
+                remedy="declare each stream once; a folder may hold several files",
+            )
+        declared[name] = path
+    return declared
+
+
+def _explain(plan: object, *, as_json: bool) -> None:
+    from dovetail_manager.planner import explain, explain_dict
+
+    if as_json:
+        print(json.dumps(explain_dict(plan)))
+    else:
+        print(explain(plan))
+
+
+def _print_summary(report: RunReport) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    read = ", ".join(f"{name} {format_count(rows)}" for name, rows in report.rows_in.items())
+    table.add_row("rows in", read)
+    table.add_row(
+        "results",
+        f"{format_count(report.results_run + report.results_cleanup)} "
+        f"({format_count(report.results_run)} in the run, "
+        f"{format_count(report.results_cleanup)} by the clean-up)",
+    )
+    table.add_row("checksum", f"{report.checksum:016x}")
+    table.add_row(
+        "pushed to disk",
+        f"{format_bytes(report.spilled_bytes)} of {format_count(report.spilled_groups)} groups "
+        f"in {format_count(report.pushes)} pushes",
+    )
+    table.add_row(
+        "memory",
+        f"peak state {format_bytes(max(report.peak_state_bytes))} "
+        f"of {format_bytes(max(report.memory_limit_bytes))}; "
+        f"whole process {format_bytes(max(report.peak_rss_bytes))}",
+    )
+    table.add_row(
+        "time", f"run {report.seconds_run:.2f} s, clean-up {report.seconds_cleanup:.2f} s"
+    )
+    table.add_row("output", report.output)
+    if report.spill_dir is not None:
+        table.add_row("spill store", report.spill_dir)
+        if report.cleanup == "none":
+            table.add_row("to go on", report.next_step)
+    Console().print(table)

@@ -1,0 +1,253 @@
+"""A whole query in this process: what `dovetail run` does, for Python programs too.
+
+    request = RunRequest(sql=…, inputs={"trades": "trades.parquet", …}, output=Path("results"))
+    report = run_query(request)
+
+    sources ─▶ plan ─▶ output and spill store claimed ─▶ engine ─▶ clean-up ─▶ totals
+
+A run ends in one of three ways. *Done*: every result is in the output, once. *Interrupted*: the
+state is closed, output and spill store stay, and `dovetail cleanup` produces what is owed for the
+rows that were read. *Refused or failed*: output and spill store are as they were before; only a
+clean-up that fails leaves both, because it can be resumed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dovetail_manager.planner import plan_query
+from dovetail_pipeline.cleanup import CleanupResult, run_local
+from dovetail_processor.engine import Engine, EngineSettings, RunSummary
+
+from dovetail.memory import PeakMemory
+from dovetail.places import Places
+from dovetail.progress import Watcher
+from dovetail_processor.sinks import CountingSink, ParquetSink
+from dovetail_processor.sources import FileSource, open_source
+from dovetail_proto.errors import DovetailError, Interrupted
+from dovetail_proto.ids import check_name
+from dovetail_proto.query import PARTITIONS_DEFAULT, QueryPlan
+
+MEMORY_BYTES_DEFAULT = 1 << 30
+"""Fits beside other programs on any machine of today, and most joins need no disk within it."""
+
+PUSH_SHARE_DEFAULT = 0.3
+"""S4 4.4: balances the number of pushes and the results found during the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What to join and what may be used for it."""
+
+    sql: str
+    inputs: Mapping[str, str | Path]  # stream name to file or folder
+    output: Path | None  # a new or empty folder; None only counts and sums the checksum
+    name: str = "query"
+    memory_bytes: int = MEMORY_BYTES_DEFAULT  # state, queues and output together
+    policy: str = "disk"  # or "none": stop with an error at the limit
+    victims: str = "least-productive"
+    push_share: float = PUSH_SHARE_DEFAULT
+    partitions: int = PARTITIONS_DEFAULT
+    cleanup: str = "local"  # or "none": keep the spill store for later
+    spill_dir: Path | None = None  # None: a temporary place, removed when nothing is owed
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """What was read, found and used; lists hold one entry per processor."""
+
+    query: str
+    rows_in: dict[str, int]  # by stream; by alias where a stream is joined with itself
+    results_run: int
+    results_cleanup: int
+    checksum: int  # order-free, of run and clean-up together, mod 2**64
+    combinations_run: int  # key combinations produced, before conditions that span inputs
+    pushes: int
+    moves: int
+    spilled_bytes: int
+    spilled_groups: int
+    peak_state_bytes: list[int]
+    peak_rss_bytes: list[int]
+    memory_limit_bytes: list[int]
+    seconds_run: float
+    seconds_cleanup: float
+    output: str  # the folder, or "none"
+    cleanup: str
+    spill_dir: str | None  # None once it is removed
+
+    @property
+    def next_step(self) -> str:
+        """The command that produces what is still owed."""
+        return cleanup_command(self.spill_dir, self.output)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as `--json` prints it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that was understood: open sources, one per input of the plan."""
+
+    plan: QueryPlan
+    sources: tuple[FileSource, ...]
+
+
+def prepare(request: RunRequest) -> Prepared:
+    """Open the inputs and plan the query; nothing is written. Raises DovetailError."""
+    check_name("query", request.name)
+    opened = {
+        check_name("stream", name): open_source(path) for name, path in request.inputs.items()
+    }
+    plan = plan_query(
+        request.sql,
+        {name: source.schema for name, source in opened.items()},
+        name=request.name,
+        partitions=request.partitions,
+    )
+    return Prepared(plan, tuple(opened[i.stream] for i in plan.inputs))
+
+
+def run_query(
+    request: RunRequest,
+    *,
+    watcher: Watcher | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> RunReport:
+    """Run the query to its end and return what was done.
+
+    `stop` is asked often; once it is true the state is closed and Interrupted is raised, whose
+    `details` say what was done. Other DovetailErrors leave nothing behind, except those of the
+    clean-up, which can be resumed with `dovetail cleanup`.
+    """
+    watcher = watcher or Watcher()
+    prepared = prepare(request)
+    watcher.planned(prepared.plan)
+    places = Places.claim(request.output, request.spill_dir, prepared.plan, request.policy)
+    with PeakMemory() as memory:
+        try:
+            summary = _run(request, prepared, places, watcher, stop)
+        except BaseException:
+            places.give_back()
+            raise
+        cleaned = None
+        if summary.pushes == 0:
+            places.drop_temporary_store()
+        elif summary.interrupted or request.cleanup == "none":
+            pass
+        else:
+            cleaned = _clean_up(request, places, watcher, stop)
+            places.drop_temporary_store()
+    report = _report(
+        request, prepared.plan, places, summary, cleaned=cleaned, peak_rss_bytes=memory.peak_bytes
+    )
+    if summary.interrupted:
+        raise Interrupted(
+            f"stopped after {sum(summary.rows_in):,} rows; {summary.results:,} results are written",
+            remedy=f"produce the results that these rows still owe with `{report.next_step}`"
+            if report.spill_dir
+            else "nothing is owed for these rows",
+            **report.to_dict(),
+        )
+    return report
+
+
+def cleanup_command(spill_dir: str | None, output: str) -> str:
+    """What to type to produce the results that a spill store owes."""
+    place = f" --output {output}" if output != "none" else ""
+    return f"dovetail cleanup {spill_dir}{place}"
+
+
+def cleanup_workers() -> int:
+    """One process per core that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _run(
+    request: RunRequest,
+    prepared: Prepared,
+    places: Places,
+    watcher: Watcher,
+    stop: Callable[[], bool] | None,
+) -> RunSummary:
+    schema = prepared.plan.output_schema
+    sink: ParquetSink | CountingSink
+    if places.run_results is None:
+        sink = CountingSink(schema)
+    else:
+        sink = ParquetSink(places.run_results, schema, prefix=request.name)
+    engine = Engine(
+        prepared.plan,
+        prepared.sources,
+        sink,
+        places.store,
+        EngineSettings(
+            memory_bytes=request.memory_bytes,
+            policy=request.policy,
+            victims=request.victims,
+            push_share=request.push_share,
+        ),
+    )
+    return engine.run(progress=watcher.running, stop=stop)
+
+
+def _clean_up(
+    request: RunRequest,
+    places: Places,
+    watcher: Watcher,
+    stop: Callable[[], bool] | None,
+) -> CleanupResult:
+    assert places.store is not None
+    try:
+        return run_local(
+            places.store,
+            places.cleanup_results,
+            workers=cleanup_workers(),
+            memory_bytes=request.memory_bytes,
+            progress=watcher.cleaning,
+        )
+    except DovetailError as e:
+        output = "none" if request.output is None else str(request.output)
+        again = f"run `{cleanup_command(places.spill_dir, output)}` to go on where it stopped"
+        e.remedy = f"{e.remedy}; then {again}" if e.remedy else again
+        raise
+
+
+def _report(
+    request: RunRequest,
+    plan: QueryPlan,
+    places: Places,
+    summary: RunSummary,
+    *,
+    cleaned: CleanupResult | None,
+    peak_rss_bytes: int,
+) -> RunReport:
+    uses = Counter(i.stream for i in plan.inputs)
+    names = [i.stream if uses[i.stream] == 1 else i.alias for i in plan.inputs]
+    return RunReport(
+        query=request.name,
+        rows_in=dict(zip(names, summary.rows_in, strict=True)),
+        results_run=summary.results,
+        results_cleanup=cleaned.results if cleaned else 0,
+        checksum=(summary.checksum + (cleaned.checksum if cleaned else 0)) % 2**64,
+        combinations_run=summary.combinations,
+        pushes=summary.pushes,
+        moves=0,
+        spilled_bytes=summary.spilled_bytes,
+        spilled_groups=summary.spilled_groups,
+        peak_state_bytes=[summary.peak_state_bytes],
+        peak_rss_bytes=[peak_rss_bytes],
+        memory_limit_bytes=[request.memory_bytes],
+        seconds_run=summary.seconds,
+        seconds_cleanup=cleaned.seconds if cleaned else 0.0,
+        output="none" if request.output is None else str(request.output),
+        cleanup=request.cleanup,
+        spill_dir=places.spill_dir,
+    )

@@ -1,0 +1,164 @@
+"""Live progress on standard error: a small panel on a terminal, sparse plain lines elsewhere.
+
+Standard output is never touched: it belongs to results.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from dovetail.quantities import format_bytes, format_count
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.live import Live
+
+    from dovetail_proto.query import QueryPlan
+
+REDRAWS_PER_S = 8
+"""Fast enough to look alive, slow enough to cost nothing."""
+
+PLAIN_LINE_S = 5.0
+"""A log file wants a line now and then, not eight a second."""
+
+
+class RunProgress(Protocol):
+    """What the engine tells while it runs."""
+
+    rows_in: list[int]
+    rows_expected: list[int | None]
+    results: int
+    held_bytes: int
+    pushes: int
+    spilled_bytes: int
+
+
+class Watcher:
+    """Gets every report of a run and its clean-up; this one ignores them."""
+
+    def planned(self, plan: QueryPlan) -> None:
+        """The query is understood and its inputs are open."""
+
+    def running(self, progress: RunProgress) -> None:
+        """The run goes on."""
+
+    def cleaning(self, groups_done: int, groups_total: int, results: int) -> None:
+        """The clean-up goes on."""
+
+
+@contextmanager
+def watch_on_stderr(memory_bytes: int) -> Iterator[Watcher]:
+    """A watcher that shows what it is told on standard error for as long as the context lasts."""
+    if not sys.stderr.isatty():
+        yield _PlainLines(memory_bytes)
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(stderr=True)
+    with Live(console=console, refresh_per_second=REDRAWS_PER_S, transient=True) as live:
+        yield _Panel(memory_bytes, live)
+
+
+class _PlainLines(Watcher):
+    def __init__(self, memory_bytes: int) -> None:
+        self._memory_bytes = memory_bytes
+        self._last_s = time.monotonic()
+
+    def running(self, progress: RunProgress) -> None:
+        if self._due():
+            _line(
+                f"run: rows in {format_count(sum(progress.rows_in))}{_share(progress)}, "
+                f"results {format_count(progress.results)}, "
+                f"memory {format_bytes(progress.held_bytes)} of "
+                f"{format_bytes(self._memory_bytes)}, pushes {progress.pushes} "
+                f"({format_bytes(progress.spilled_bytes)})"
+            )
+
+    def cleaning(self, groups_done: int, groups_total: int, results: int) -> None:
+        if self._due():
+            _line(
+                f"clean-up: {groups_done} of {groups_total} groups, results {format_count(results)}"
+            )
+
+    def _due(self) -> bool:
+        now = time.monotonic()
+        if now - self._last_s < PLAIN_LINE_S:
+            return False
+        self._last_s = now
+        return True
+
+
+class _Panel(Watcher):
+    def __init__(self, memory_bytes: int, live: Live) -> None:
+        self._memory_bytes = memory_bytes
+        self._live = live
+        self._names: list[str] = []
+        self._started_s = self._last_s = time.monotonic()
+
+    def planned(self, plan: QueryPlan) -> None:
+        self._names = [i.alias for i in plan.inputs]
+        self._started_s = time.monotonic()
+
+    def running(self, progress: RunProgress) -> None:
+        if self._due():
+            self._live.update(self._picture(progress))
+
+    def cleaning(self, groups_done: int, groups_total: int, results: int) -> None:
+        from rich.table import Table
+
+        if self._due() or groups_done == groups_total:
+            grid = Table.grid(padding=(0, 2))
+            grid.add_row("clean-up", _bar(groups_done, groups_total), f"{groups_total} groups")
+            grid.add_row("results", "", format_count(results))
+            self._live.update(grid)
+
+    def _picture(self, progress: RunProgress) -> Group:
+        from rich.console import Group
+        from rich.table import Table
+
+        grid = Table.grid(padding=(0, 2))
+        for name, rows, expected in zip(
+            self._names, progress.rows_in, progress.rows_expected, strict=True
+        ):
+            grid.add_row(name, _bar(rows, expected), f"{format_count(rows)} rows in")
+        grid.add_row(
+            "memory",
+            _bar(progress.held_bytes, self._memory_bytes),
+            f"{format_bytes(progress.held_bytes)} of {format_bytes(self._memory_bytes)}",
+        )
+        elapsed = time.monotonic() - self._started_s
+        facts = (
+            f"results out {format_count(progress.results)}   pushes {progress.pushes} "
+            f"({format_bytes(progress.spilled_bytes)})   {elapsed:.0f} s"
+        )
+        return Group(grid, facts)
+
+    def _due(self) -> bool:
+        now = time.monotonic()
+        if now - self._last_s < 1 / REDRAWS_PER_S:
+            return False
+        self._last_s = now
+        return True
+
+
+def _bar(done: int, total: int | None) -> object:
+    from rich.progress_bar import ProgressBar
+
+    return ProgressBar(total=total or None, completed=done, width=40, pulse=not total)
+
+
+def _share(progress: RunProgress) -> str:
+    expected = [e for e in progress.rows_expected if e is not None]
+    if len(expected) < len(progress.rows_expected) or not sum(expected):
+        return ""
+    return f" ({100 * sum(progress.rows_in) / sum(expected):.0f} %)"
+
+
+def _line(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
