@@ -11,9 +11,11 @@ import contextlib
 import json
 import os
 import platform
+import resource
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -34,6 +36,8 @@ class Measured:
     """What a process answered (its last line of standard output, as JSON) and what it used."""
 
     answer: dict[str, Any]
+    wall_seconds: float  # from start to end, the interpreter's start included
+    cpu_seconds: float  # of it and its children, user and system
     peak_rss_bytes: int  # of the process itself
     peak_tree_rss_bytes: int  # of it and its children at one moment, shared pages counted twice
     exit_code: int
@@ -48,12 +52,24 @@ def run_module(
 
 
 def run_command(
-    command: Sequence[str], *, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    one_core: bool = False,
 ) -> Measured:
-    """Run a command whose output ends in a JSON line, and watch its memory."""
+    """Run a command whose output ends in a JSON line, and watch its memory.
+
+    `one_core` keeps it and its children on a single core.
+    """
+    started = time.perf_counter()
+    used_before = _children_seconds()
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(
-            command, stdout=out, stderr=err, env={**os.environ, **(environment or {})}
+            command,
+            stdout=out,
+            stderr=err,
+            env={**os.environ, **(environment or {})},
+            preexec_fn=_keep_to_one_core if one_core else None,  # noqa: PLW1509 - no threads here
         )
         peak, peak_tree = _watch(process)
         out.seek(0)
@@ -64,7 +80,24 @@ def run_command(
         answer = json.loads(lines[-1])
     except (IndexError, json.JSONDecodeError) as e:
         raise RuntimeError(f"{' '.join(command)} gave no JSON: {errors[-2000:]}") from e
-    return Measured(answer, peak, peak_tree, process.returncode, errors)
+    return Measured(
+        answer=answer,
+        wall_seconds=time.perf_counter() - started,
+        cpu_seconds=_children_seconds() - used_before,
+        peak_rss_bytes=peak,
+        peak_tree_rss_bytes=peak_tree,
+        exit_code=process.returncode,
+        errors=errors,
+    )
+
+
+def _keep_to_one_core() -> None:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+
+def _children_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _watch(process: subprocess.Popen[bytes]) -> tuple[int, int]:
