@@ -91,6 +91,52 @@ class SpillError(DovetailError):
     exit_code = 6
 
 
+class Domain(StrEnum):
+    """Which rule of the protocols a refused message broke; stable, and sent over the wire."""
+
+    MESSAGE = "message"  # a field is missing, malformed or out of its bounds
+    EPOCH = "epoch"  # from a manager that has been replaced
+    MEMBER = "member"  # an unknown, dead or wrong processor
+    QUERY = "query"  # an unknown or ended query
+    MOVE = "move"  # an unknown or ended move
+    STEP = "step"  # a step that does not follow from where the move stands
+    MAP = "map"  # a partition map that skips versions or names unknown owners
+    GROUP = "group"  # a group that does not exist, or that the processor does not own
+    MEMORY = "memory"  # a receiver without room
+    BUSY = "busy"  # another adaptation runs on the processor
+
+
+class RetryHint(StrEnum):
+    """What the sender of a refused message should do."""
+
+    NEVER = "never"  # the same message will always be refused
+    LATER = "later"  # the same message may be accepted later
+    REFRESH = "refresh"  # read the current state, then send a new message
+
+
+_HINTS = {
+    Domain.MAP: RetryHint.REFRESH,
+    Domain.MEMORY: RetryHint.REFRESH,
+    Domain.BUSY: RetryHint.LATER,
+}
+
+
+class Refusal(DovetailError):  # noqa: N818 - an answer, not a fault
+    """A message that a machine of the protocols did not accept; its state is as it was before.
+
+    `domain` says which rule was broken, `retry_hint` what to do about it; `details` name the
+    offending value.
+    """
+
+    code = "refused"
+    fault = Fault.USER
+
+    def __init__(self, domain: Domain, message: str, *, remedy: str = "", **details: Any) -> None:
+        super().__init__(message, remedy=remedy, **details)
+        self.domain = domain
+        self.retry_hint = _HINTS.get(domain, RetryHint.NEVER)
+
+
 class Interrupted(DovetailError):  # noqa: N818 - an outcome, not a fault
     """The user stopped the run; what was read so far is closed and can be cleaned up."""
 

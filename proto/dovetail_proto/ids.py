@@ -20,10 +20,16 @@ Epoch = NewType("Epoch", int)
 """A manager's term of office; messages of a lower epoch are refused."""
 
 MoveId = NewType("MoveId", str)
+"""`<epoch>-<number>` in fixed widths, so that the order of text is the order of issue."""
+
+SplitId = NewType("SplitId", str)
+"""The split of one input of a query: `<query>/<input index>`."""
+
 ProcessorId = NewType("ProcessorId", str)
 QueryName = NewType("QueryName", str)
 StreamName = NewType("StreamName", str)
 
+MOVE_ID = re.compile(r"[0-9]{10}-[0-9]{8}")
 NAME = re.compile(r"[a-z0-9_-]{1,64}")
 
 
@@ -35,3 +41,11 @@ def check_name(kind: str, name: str) -> str:
             remedy="use 1 to 64 characters of a-z, 0-9, '_' and '-'",
         )
     return name
+
+
+def move_id(epoch: Epoch, number: int) -> MoveId:
+    """The id of the `number`-th move of the manager of `epoch`; later moves compare greater."""
+    text = f"{epoch:010d}-{number:08d}"
+    if not MOVE_ID.fullmatch(text):
+        raise ConfigError(f"move {number} of epoch {epoch} cannot be named", remedy="")
+    return MoveId(text)

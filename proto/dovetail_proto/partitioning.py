@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numba as nb
@@ -22,6 +23,9 @@ from numpy.typing import NDArray
 
 from dovetail_proto.columns import bytes_view, fixed_view, validity, word_view
 from dovetail_proto.errors import QueryError
+from dovetail_proto.kernel_cache import keep_kernels_of
+
+keep_kernels_of([Path(__file__)])
 
 _DECIMAL128_DIGITS = 38
 _INT_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}  # decimal digits that hold any integer of that width

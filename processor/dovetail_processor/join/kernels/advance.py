@@ -1,0 +1,283 @@
+"""The join itself: one pass over a batch of one input, in group order.
+
+For every row: find its key's slot, take room for the row, combine it with the rows of all other
+inputs that the slot's chains lead to, and put it at the head of its own chain. `advance` does that
+until the batch is done, the output chunk is full (fuel) or memory is short; it can be called again
+and goes on where it stopped, in the middle of a row's combinations if need be.
+
+Memory latency rules this loop, so rows go in blocks of three passes: ask for the slots, find the
+slots and ask for the rows they lead to, then combine and link.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba as nb
+import numpy as np
+
+from dovetail_processor.join.kernels.heap import heap_reserve
+from dovetail_processor.join.kernels.index import entry_of, find_or_insert, home_of
+from dovetail_processor.join.kernels.pages import GROWTHS, page_alloc, page_words
+from dovetail_processor.join.kernels.raw import (
+    PARTS,
+    SLAB,
+    WORDS,
+    Memory,
+    load,
+    load_long,
+    prefetch,
+    store,
+    store_long,
+)
+
+# Columns of `parts`: one row per group and input.
+ROW_AT = 0  # address of the next row
+ROWS_LEFT = 1  # rows that still fit the newest page
+PAGES = 2  # newest page of rows, 0 = none; word 0 of a page is the page before it
+HEAP_AT = 3  # where the next text value goes
+HEAP_PAGES = 4  # newest page of text
+ROWS = 5  # rows linked in this generation
+PART_FIELDS = 8
+
+PAGE_HEADER_WORDS = 2
+
+# Fields of `cursor`: where `advance` stopped.
+ROW = 0  # position of the next row of the batch
+EMITTED = 1  # combinations in the output chunk
+MID_ROW = 2  # 1: inside the combinations of ROW, the odometer is in POSITIONS
+POSITIONS = 3  # … 3 + n − 1: per input, the row of the next combination; then n: where each began
+
+DONE, CHUNK_FULL, MEMORY_SHORT = 0, 1, 2
+
+BLOCK_ROWS = 64  # enough misses under way to hide one; the block's slots stay in the first cache
+
+_u32 = nb.uint32[::1]
+_i64 = nb.int64[::1]
+_u8_ro = nb.types.Array(nb.uint8, 1, "C", readonly=True)
+
+
+@nb.njit(cache=True, nogil=True)
+def _low(h: Any) -> Any:
+    return np.int64(h & np.uint64(0xFFFFFFFF))
+
+
+@nb.njit(cache=True, nogil=True)
+def _high(h: Any) -> Any:
+    return np.int64(h >> np.uint64(32))
+
+
+@nb.njit(cache=True, nogil=True)
+def _page_class(held_words: Any, row_words: Any) -> Any:
+    """Pages grow with what a part holds: its unfilled last page stays a small share of it."""
+    page_class = 0
+    if held_words >= 256 << 10:
+        page_class = 3
+    elif held_words >= 16 << 10:
+        page_class = 2
+    elif held_words >= 2 << 10:
+        page_class = 1
+    while page_words(page_class) - PAGE_HEADER_WORDS < row_words:
+        page_class += 1
+    return page_class
+
+
+@nb.njit(cache=True, nogil=True)
+def _new_page(m: Any, cells: Any, row_words: Any) -> Any:
+    """Put a page for rows at the head of a part's list, of the wanted class or a smaller one."""
+    page_class = _page_class(load(cells, ROWS) * row_words, row_words)
+    page = page_alloc(m, page_class)
+    while page == 0:
+        page_class -= 1
+        if page_class < 0 or page_words(page_class) - PAGE_HEADER_WORDS < row_words:
+            return False
+        page = page_alloc(m, page_class)
+    store(m[WORDS], page, load(cells, PAGES))
+    store(cells, PAGES, page)
+    store(cells, ROW_AT, page + PAGE_HEADER_WORDS)
+    store(cells, ROWS_LEFT, (page_words(page_class) - PAGE_HEADER_WORDS) // row_words)
+    return True
+
+
+@nb.njit(cache=True, nogil=True)
+def _make_room(m: Any, part: Any, row_words: Any, heap_words: Any) -> Any:
+    """Addresses of room for a row and its text; row address 0 if memory is short."""
+    cells = m[PARTS] + 4 * part * PART_FIELDS
+    if load(cells, ROWS_LEFT) == 0 and not _new_page(m, cells, row_words):
+        return np.int64(0), np.int64(0)
+    heap = np.int64(0)
+    if heap_words > 0:
+        page_class = _page_class(load(cells, ROWS) * row_words, 0)
+        heap = heap_reserve(m, cells, HEAP_AT, HEAP_PAGES, heap_words, page_class)
+        while heap == 0 and page_class > 0:
+            page_class -= 1
+            heap = heap_reserve(m, cells, HEAP_AT, HEAP_PAGES, heap_words, page_class)
+        if heap == 0:
+            return np.int64(0), np.int64(0)
+    row = load(cells, ROW_AT)
+    store(cells, ROW_AT, row + row_words)
+    store(cells, ROWS_LEFT, load(cells, ROWS_LEFT) - 1)
+    return row, heap
+
+
+@nb.njit(cache=True, nogil=True)
+def _link(m: Any, head: Any, row: Any, part: Any) -> None:
+    store(m[WORDS], row, load(m[WORDS], head))
+    store(m[WORDS], head, row)
+    rows = part * PART_FIELDS + ROWS
+    store(m[PARTS], rows, load(m[PARTS], rows) + 1)
+
+
+@nb.njit(cache=True, nogil=True)
+def _combine(m: Any, out: Any, capacity: Any, cursor: Any, i: Any, n: Any, row: Any, k: Any) -> Any:
+    """Emit the combinations of `row` from the odometer on; (chunk length, whether it ended).
+
+    The last other input runs fastest; its chain is walked once and copied for the later rounds.
+    """
+    words = m[WORDS]
+    last = n - 1 if i != n - 1 else n - 2
+    fast = out + 4 * last * capacity
+    copy_from = np.int64(-1)
+    copy_size = np.int64(0)
+    while True:
+        begin = k
+        position = np.int64(0)
+        if copy_from >= 0 and k + copy_size <= capacity:
+            for c in range(copy_size):
+                store(fast, k + c, load(fast, copy_from + c))
+            k += copy_size
+        else:
+            position = load_long(cursor, POSITIONS + last)
+            whole = position == load_long(cursor, POSITIONS + n + last)
+            while position != 0 and k < capacity:
+                store(fast, k, position)
+                position = load(words, position)
+                k += 1
+            if position == 0 and whole:
+                copy_from = begin
+                copy_size = k - begin
+        for j in range(n):
+            if j != last:
+                value = row if j == i else load_long(cursor, POSITIONS + j)
+                lane = out + 4 * j * capacity
+                for c in range(begin, k):
+                    store(lane, c, value)
+        if position != 0:
+            store_long(cursor, POSITIONS + last, position)
+            return k, False
+        store_long(cursor, POSITIONS + last, load_long(cursor, POSITIONS + n + last))
+        j = last - 1
+        while j >= 0:
+            if j != i:
+                position = load(words, load_long(cursor, POSITIONS + j))
+                if position != 0:
+                    store_long(cursor, POSITIONS + j, position)
+                    break
+                store_long(cursor, POSITIONS + j, load_long(cursor, POSITIONS + n + j))
+            j -= 1
+        if j < 0:
+            return k, True
+
+
+@nb.njit(
+    nb.int64(
+        Memory, nb.uint64[::1], nb.int32[::1], nb.int32[::1], _i64, _u8_ro, _u32, _i64,
+        nb.int64, nb.int64, nb.int64, nb.int64, _u32, _u32, nb.uint32[:, ::1], _i64,
+    ),
+    cache=True, nogil=True,
+)  # fmt: skip
+def advance(
+    m: Any, hashes: Any, group_of: Any, order: Any, key_offsets: Any, key_data: Any,
+    heap_need: Any, produced: Any, i: Any, n: Any, keyed: Any, row_words: Any, rows_at: Any,
+    heap_at: Any, out: Any, cursor: Any,
+) -> Any:  # fmt: skip
+    """Go on with a batch of input `i`; DONE, CHUNK_FULL or MEMORY_SHORT.
+
+    hashes, group_of: of the batch's rows in group order; order[r]: row r's place in the batch as it
+    arrived, which key_offsets (if keyed) and heap_need (words of text; empty if none) go by.
+    Written: rows_at[r], heap_at[r]: where row r and its text have room; the caller copies the
+    columns there for all rows up to cursor[ROW] (inclusive if MID_ROW) before it reads them.
+    out[j, k]: address of input j's row in combination k. produced[g] counts combinations.
+    After MEMORY_SHORT nothing of row cursor[ROW] has been done yet.
+    """
+    rows = hashes.size
+    capacity = out.shape[1]
+    out_at = out.ctypes.data
+    cursor_at = cursor.ctypes.data
+    keys_at = key_data.ctypes.data
+    words = m[WORDS]
+    head = 2 + keyed
+    slots = np.empty(BLOCK_ROWS, np.int64)
+    r = cursor[ROW]
+    k = cursor[EMITTED]
+    resumed = cursor[MID_ROW] == 1
+    while r < rows:
+        block_end = min(r + BLOCK_ROWS, rows)
+        for b in range(r, block_end):
+            low = _low(hashes[b])
+            entry = entry_of(m, np.int64(group_of[b]), low)
+            if entry != 0:
+                prefetch(words, home_of(entry, low, head + n))
+        growths = load_long(m[SLAB], GROWTHS)
+        for b in range(r, block_end):
+            key = np.int64(0)
+            key_size = np.int64(0)
+            if keyed != 0:
+                key = keys_at + key_offsets[order[b]]
+                key_size = key_offsets[order[b] + 1] - key_offsets[order[b]]
+            slot = find_or_insert(
+                m, np.int64(group_of[b]), _low(hashes[b]), _high(hashes[b]), n, keyed, key, key_size
+            )
+            slots[b - r] = slot
+            if slot == 0:  # short of memory, perhaps only for this key: the third pass finds out
+                block_end = b + 1
+                break
+            for j in range(n):
+                if j != i:
+                    prefetch(words, load(words, slot + head + j))
+        first = r
+        while r < block_end:
+            g = np.int64(group_of[r])
+            slot = slots[r - first]
+            if slot == 0 or load_long(m[SLAB], GROWTHS) != growths or hashes[r] == np.uint64(0):
+                key = np.int64(0)
+                key_size = np.int64(0)
+                if keyed != 0:
+                    key = keys_at + key_offsets[order[r]]
+                    key_size = key_offsets[order[r] + 1] - key_offsets[order[r]]
+                slot = find_or_insert(
+                    m, g, _low(hashes[r]), _high(hashes[r]), n, keyed, key, key_size
+                )
+            matched = True
+            if not resumed:
+                row = np.int64(0)
+                if slot != 0:
+                    need = np.int64(heap_need[order[r]]) if heap_need.size > 0 else np.int64(0)
+                    row, heap = _make_room(m, g * n + i, row_words, need)
+                    rows_at[r] = row
+                    heap_at[r] = heap
+                if row == 0:
+                    cursor[ROW] = r
+                    return MEMORY_SHORT
+                for j in range(n):
+                    if j != i:
+                        position = load(words, slot + head + j)
+                        cursor[POSITIONS + j] = position
+                        cursor[POSITIONS + n + j] = position
+                        if position == 0:
+                            matched = False
+            if matched:
+                before = k
+                k, ended = _combine(m, out_at, capacity, cursor_at, i, n, np.int64(rows_at[r]), k)
+                produced[g] += k - before
+                cursor[EMITTED] = k
+                if not ended:
+                    cursor[MID_ROW] = 1
+                    cursor[ROW] = r
+                    return CHUNK_FULL
+            resumed = False
+            cursor[MID_ROW] = 0
+            _link(m, slot + head + i, np.int64(rows_at[r]), g * n + i)
+            r += 1
+        cursor[ROW] = r
+    return DONE

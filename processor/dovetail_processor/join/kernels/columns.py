@@ -1,0 +1,196 @@
+"""Columns into rows and rows into columns: a copy per column and batch, never per row.
+
+`words` is the arena, `rows_at` holds row addresses (in words), `at` a column's place in a row.
+Reference versions, one line each, are in `tests/unit/test_join_kernels.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba as nb
+import numpy as np
+
+from dovetail_processor.join.kernels.heap import heap_next, heap_read, heap_write
+from dovetail_processor.join.kernels.raw import Memory, load, store
+from dovetail_processor.join.kernels.raw import WORDS as ARENA
+
+_u32 = nb.uint32[::1]
+_u32_ro = nb.types.Array(nb.uint32, 1, "C", readonly=True)
+_u64_ro = nb.types.Array(nb.uint64, 1, "C", readonly=True)
+_u8_ro = nb.types.Array(nb.uint8, 1, "C", readonly=True)
+_i32_ro = nb.types.Array(nb.int32, 1, "C", readonly=True)
+_bool_ro = nb.types.Array(nb.boolean, 1, "C", readonly=True)
+
+
+@nb.njit(
+    nb.types.Tuple((nb.int32[::1], nb.int64[::1]))(_i32_ro, _bool_ro, nb.int64),
+    cache=True, nogil=True,
+)  # fmt: skip
+def sort_by_group(group_of: Any, valid: Any, partitions: Any) -> Any:
+    """The valid rows in group order (stable), and where each group starts in it.
+
+    `valid` may be empty: all rows are.
+    """
+    starts = np.zeros(partitions + 1, np.int64)
+    checked = valid.size > 0
+    for r in range(group_of.size):
+        if not checked or valid[r]:
+            starts[group_of[r] + 1] += 1
+    for g in range(partitions):
+        starts[g + 1] += starts[g]
+    order = np.empty(starts[partitions], np.int32)
+    at = starts[:partitions].copy()
+    for r in range(group_of.size):
+        if not checked or valid[r]:
+            g = group_of[r]
+            order[at[g]] = r
+            at[g] += 1
+    return order, starts
+
+
+@nb.njit(
+    nb.void(_u32, _u32_ro, nb.int64, _u64_ro, _i32_ro, nb.int64, nb.int64), cache=True, nogil=True
+)
+def scatter_8(
+    words: Any, rows_at: Any, at: Any, values: Any, order: Any, first: Any, end: Any
+) -> None:
+    """words[rows_at[r] + at] = values[order[r]] for first ≤ r < end; eight bytes."""
+    for r in range(first, end):
+        value = values[order[r]]
+        to = np.int64(rows_at[r]) + at
+        words[to] = np.uint32(value & np.uint64(0xFFFFFFFF))
+        words[to + 1] = np.uint32(value >> np.uint64(32))
+
+
+@nb.njit(
+    nb.void(_u32, _u32_ro, nb.int64, _u32_ro, _i32_ro, nb.int64, nb.int64), cache=True, nogil=True
+)
+def scatter_4(
+    words: Any, rows_at: Any, at: Any, values: Any, order: Any, first: Any, end: Any
+) -> None:
+    """As `scatter_8`, four bytes."""
+    for r in range(first, end):
+        words[np.int64(rows_at[r]) + at] = values[order[r]]
+
+
+@nb.njit(
+    nb.void(nb.uint8[::1], _u32_ro, nb.int64, nb.int64, _u8_ro, _i32_ro, nb.int64, nb.int64),
+    cache=True, nogil=True,
+)  # fmt: skip
+def scatter_bytes(
+    raw: Any, rows_at: Any, at: Any, width: Any, values: Any, order: Any, first: Any, end: Any
+) -> None:
+    """As `scatter_8`, `width` bytes; `at` in bytes."""
+    for r in range(first, end):
+        to = 4 * np.int64(rows_at[r]) + at
+        source = np.int64(order[r]) * width
+        for b in range(width):
+            raw[to + b] = values[source + b]
+
+
+@nb.njit(
+    nb.void(_u32, _u32_ro, nb.int64, nb.int64, _bool_ro, _i32_ro, nb.int64, nb.int64),
+    cache=True, nogil=True,
+)  # fmt: skip
+def scatter_valid(
+    words: Any, rows_at: Any, at: Any, bit: Any, valid: Any, order: Any, first: Any, end: Any
+) -> None:
+    """Set bit `bit` of each row's validity word; `valid` may be empty: all are."""
+    mask = np.uint32(1) << np.uint32(bit)
+    for r in range(first, end):
+        to = np.int64(rows_at[r]) + at
+        if valid.size == 0 or valid[order[r]]:
+            words[to] |= mask
+        else:
+            words[to] &= ~mask
+
+
+@nb.njit(nb.void(_u32, _u32_ro, nb.int64, nb.uint32, nb.int64, nb.int64), cache=True, nogil=True)
+def fill_4(words: Any, rows_at: Any, at: Any, value: Any, first: Any, end: Any) -> None:
+    """The same four bytes into each row."""
+    for r in range(first, end):
+        words[np.int64(rows_at[r]) + at] = value
+
+
+@nb.njit(nb.void(_u32, _i32_ro, _bool_ro), cache=True, nogil=True)
+def add_heap_need(need: Any, offsets: Any, valid: Any) -> None:
+    """Add to each row of a batch the words that its text in one column takes."""
+    for r in range(need.size):
+        if valid.size == 0 or valid[r]:
+            need[r] += np.uint32((offsets[r + 1] - offsets[r] + 3) // 4)
+
+
+@nb.njit(
+    nb.void(
+        Memory, _u32_ro, nb.int64, _u32, _i32_ro, _u8_ro, _bool_ro, _i32_ro, nb.int64, nb.int64
+    ),
+    cache=True, nogil=True,
+)  # fmt: skip
+def scatter_text(
+    m: Any, rows_at: Any, at: Any, heap_at: Any, offsets: Any, data: Any, valid: Any, order: Any,
+    first: Any, end: Any,
+) -> None:  # fmt: skip
+    """Text to the place reserved at heap_at[r], (address, length) into the row; heap_at moves on."""
+    source = data.ctypes.data
+    for r in range(first, end):
+        value = order[r]
+        to = np.int64(rows_at[r]) + at
+        size = np.int64(offsets[value + 1]) - np.int64(offsets[value])
+        if size == 0 or (valid.size > 0 and not valid[value]):
+            store(m[ARENA], to, 0)
+            store(m[ARENA], to + 1, 0)
+            continue
+        place = heap_next(m, np.int64(heap_at[r]))
+        store(m[ARENA], to, place)
+        store(m[ARENA], to + 1, size)
+        heap_at[r] = heap_write(m, place, source + np.int64(offsets[value]), size)
+
+
+@nb.njit(nb.void(_u32_ro, _u32_ro, nb.int64, nb.uint64[::1]), cache=True, nogil=True)
+def gather_8(words: Any, rows_at: Any, at: Any, out: Any) -> None:
+    """out[k] = the eight bytes at `at` of row rows_at[k]."""
+    for k in range(out.size):
+        source = np.int64(rows_at[k]) + at
+        out[k] = np.uint64(words[source]) | (np.uint64(words[source + 1]) << np.uint64(32))
+
+
+@nb.njit(nb.void(_u32_ro, _u32_ro, nb.int64, nb.uint32[::1]), cache=True, nogil=True)
+def gather_4(words: Any, rows_at: Any, at: Any, out: Any) -> None:
+    """As `gather_8`, four bytes."""
+    for k in range(out.size):
+        out[k] = words[np.int64(rows_at[k]) + at]
+
+
+@nb.njit(nb.void(_u8_ro, _u32_ro, nb.int64, nb.int64, nb.uint8[::1]), cache=True, nogil=True)
+def gather_bytes(raw: Any, rows_at: Any, at: Any, width: Any, out: Any) -> None:
+    """As `gather_8`, `width` bytes; `at` in bytes."""
+    for k in range(rows_at.size):
+        source = 4 * np.int64(rows_at[k]) + at
+        for b in range(width):
+            out[k * width + b] = raw[source + b]
+
+
+@nb.njit(nb.int64(_u32_ro, _u32_ro, nb.int64, nb.int64, nb.uint8[::1]), cache=True, nogil=True)
+def gather_valid(words: Any, rows_at: Any, at: Any, bit: Any, out: Any) -> Any:
+    """The validity bits of a column as an Arrow bitmap (out is zeroed); the number of nulls."""
+    nulls = 0
+    for k in range(rows_at.size):
+        if (words[np.int64(rows_at[k]) + at] >> np.uint32(bit)) & np.uint32(1):
+            out[k >> 3] |= np.uint8(1 << (k & 7))
+        else:
+            nulls += 1
+    return nulls
+
+
+@nb.njit(
+    nb.void(Memory, _u32_ro, nb.int64, _i32_ro, nb.uint8[::1]), cache=True, nogil=True
+)  # fmt: skip
+def gather_text(m: Any, rows_at: Any, at: Any, offsets: Any, out: Any) -> None:
+    """The text of each row to its place in `out`, which `offsets` gives."""
+    to = out.ctypes.data
+    for k in range(rows_at.size):
+        size = np.int64(offsets[k + 1]) - np.int64(offsets[k])
+        if size > 0:
+            place = load(m[ARENA], np.int64(rows_at[k]) + at)
+            heap_read(m, place, to + np.int64(offsets[k]), size)

@@ -1,0 +1,151 @@
+"""Whole groups: how much they hold, which rows they hold in key-hash order, and giving them back.
+
+These take detached groups too: copies of a group's rows of `groups` and `parts`, taken when it was
+pushed. Nothing writes to a detached group's pages, so `collect` may run beside the join.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba as nb
+import numpy as np
+
+from dovetail_processor.join.kernels.advance import HEAP_PAGES, PAGES, PART_FIELDS, ROWS
+from dovetail_processor.join.kernels.index import (
+    COUNT,
+    DEPTH,
+    DIRECTORY,
+    GROUP_FIELDS,
+    HEADER_WORDS,
+    KEY_PAGES,
+    OVERFLOW,
+    slots_of,
+)
+from dovetail_processor.join.kernels.pages import class_of, page_free, page_words
+from dovetail_processor.join.kernels.raw import GROUPS, PARTS, WORDS, Memory, load
+
+
+@nb.njit(cache=True, nogil=True)
+def _index_pages(m: Any, g: Any) -> Any:
+    """Entries of all index pages of group g, and the slots they have in use, at least."""
+    depth = load(m[GROUPS], g * GROUP_FIELDS + DEPTH)
+    directory = load(m[GROUPS], g * GROUP_FIELDS + DIRECTORY)
+    entries = np.empty((1 << depth) + 4, np.int64)
+    found = 0
+    keys = 0
+    last = np.int64(0)
+    for d in range(1 << depth):
+        entry = load(m[WORDS], directory + d) if depth > 0 else directory
+        if entry == last:
+            continue
+        last = entry
+        while entry != 0:
+            if found == entries.size:
+                entries = np.append(entries, np.empty(found, np.int64))
+            entries[found] = entry
+            found += 1
+            keys += load(m[WORDS], (entry & ~1) + COUNT) + 1
+            entry = load(m[WORDS], (entry & ~1) + OVERFLOW)
+    return entries[:found], keys
+
+
+@nb.njit(cache=True, nogil=True)
+def _list_bytes(m: Any, page: Any) -> Any:
+    total = 0
+    while page != 0:
+        total += 4 * page_words(class_of(m, page))
+        page = load(m[WORDS], page)
+    return total
+
+
+@nb.njit(cache=True, nogil=True)
+def _free_list(m: Any, page: Any) -> None:
+    while page != 0:
+        before = load(m[WORDS], page)
+        page_free(m, page)
+        page = before
+
+
+@nb.njit(cache=True, nogil=True)
+def _in_use(m: Any, at: Any, slot_words: Any) -> Any:
+    for w in range(slot_words):
+        if load(m[WORDS], at + w) != 0:
+            return True
+    return False
+
+
+@nb.njit(nb.void(Memory, nb.int64, nb.int64[::1]), cache=True, nogil=True)
+def group_bytes(m: Any, n: Any, out: Any) -> None:
+    """out[g] = bytes of all pages that group g holds."""
+    for g in range(out.size):
+        total = 0
+        if load(m[GROUPS], g * GROUP_FIELDS + DEPTH) > 0:
+            directory = load(m[GROUPS], g * GROUP_FIELDS + DIRECTORY)
+            total += 4 * page_words(class_of(m, directory))
+        entries, _ = _index_pages(m, g)
+        for e in range(entries.size):
+            total += 4 * page_words(entries[e] & 1)
+        total += _list_bytes(m, load(m[GROUPS], g * GROUP_FIELDS + KEY_PAGES))
+        for part in range(g * n, g * n + n):
+            total += _list_bytes(m, load(m[PARTS], part * PART_FIELDS + PAGES))
+            total += _list_bytes(m, load(m[PARTS], part * PART_FIELDS + HEAP_PAGES))
+        out[g] = total
+
+
+@nb.njit(nb.void(Memory, nb.int64, nb.int64), cache=True, nogil=True)
+def release(m: Any, groups: Any, n: Any) -> None:
+    """Give back every page of the (detached) groups."""
+    for g in range(groups):
+        entries, _ = _index_pages(m, g)
+        for e in range(entries.size):
+            page_free(m, entries[e] & ~1)
+        if load(m[GROUPS], g * GROUP_FIELDS + DEPTH) > 0:
+            page_free(m, load(m[GROUPS], g * GROUP_FIELDS + DIRECTORY))
+        _free_list(m, load(m[GROUPS], g * GROUP_FIELDS + KEY_PAGES))
+        for part in range(g * n, g * n + n):
+            _free_list(m, load(m[PARTS], part * PART_FIELDS + PAGES))
+            _free_list(m, load(m[PARTS], part * PART_FIELDS + HEAP_PAGES))
+
+
+@nb.njit(
+    nb.void(
+        Memory, nb.int64, nb.int64, nb.int64, nb.int64, nb.uint32[::1], nb.uint64[:, ::1]
+    ),
+    cache=True, nogil=True,
+)  # fmt: skip
+def collect(
+    m: Any, groups: Any, n: Any, keyed: Any, j: Any, rows_at: Any, hash_ranges: Any
+) -> None:
+    """Addresses of all rows of input j, group after group, each group's in key-hash order.
+
+    hash_ranges[g] = least and greatest hash of group g's rows of input j.
+    """
+    head = 2 + keyed
+    slot_words = head + n
+    k = 0
+    for g in range(groups):
+        if load(m[PARTS], (g * n + j) * PART_FIELDS + ROWS) == 0:
+            continue
+        entries, keys = _index_pages(m, g)
+        slots = np.empty(keys, np.int64)
+        hashes = np.empty(keys, np.uint64)
+        found = 0
+        for e in range(entries.size):
+            for s in range(slots_of(entries[e], slot_words)):
+                at = (entries[e] & ~1) + HEADER_WORDS + s * slot_words
+                if _in_use(m, at, slot_words) and load(m[WORDS], at + head + j) != 0:
+                    slots[found] = at
+                    hashes[found] = np.uint64(load(m[WORDS], at)) | (
+                        np.uint64(load(m[WORDS], at + 1)) << np.uint64(32)
+                    )
+                    found += 1
+        order = np.argsort(hashes[:found])
+        hash_ranges[g, 0] = hashes[order[0]]
+        hash_ranges[g, 1] = hashes[order[found - 1]]
+        for s in order:
+            row = load(m[WORDS], slots[s] + head + j)
+            while row != 0:
+                rows_at[k] = row
+                k += 1
+                row = load(m[WORDS], row)

@@ -1,0 +1,217 @@
+"""The clean-up's kernels: keys that owe results, how many they owe, and the owed combinations.
+
+The rows of a slice are numbered 0 … m − 1, all of input 0 first, then input 1, and so on. Sorted by
+(input, key hash, generation) they form *positions*: position p holds row `rows[p]` of generation
+`generations[p]`. So the rows of one key are one range of positions per input, and within it the
+rows of a generation, or of all generations up to t, are a range again:
+
+    input 0   … | key A: gen 0 0 2 | key B: gen 1 | …          t = 2:   <t [0, 2)  =t [2, 3)
+    input 1   … | key A: gen 1 2 2 | key B: gen 1 | …                   <t [0, 1)  =t [1, 3)
+
+A term of incremental view maintenance says which of the three ranges <t, =t and ≤t each input
+contributes: the term's combinations are their cross product. `emit_owed` walks keys, generations,
+terms and products, and stops when the chunk is full; called again, it goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba as nb
+import numpy as np
+
+OLDER, NEW, ALL = 0, 1, 2  # values in `terms`: generation < t, = t, ≤ t
+
+COUNT_MAX = np.float64(1 << 62)
+"""A key with more combinations than this is not counted here: 64 bits might not hold its sums."""
+
+# Fields of `cursor`: where `emit_owed` stopped.
+KEY = 0  # the key at hand
+STAGE = 1  # BEFORE_KEY, AT_TERM or IN_PRODUCT
+TERM = 2
+FIELDS = 3  # then per input: end of <t, end of =t, place in the product
+BEFORE_KEY, AT_TERM, IN_PRODUCT = 0, 1, 2
+
+_i64 = nb.int64[::1]
+_i64_2d = nb.int64[:, ::1]
+_i32_ro = nb.types.Array(nb.int32, 1, "C", readonly=True)
+_u64_ro = nb.types.Array(nb.uint64, 1, "C", readonly=True)
+_i64_ro = nb.types.Array(nb.int64, 1, "C", readonly=True)
+_u8_ro = nb.types.Array(nb.uint8, 1, "C", readonly=True)
+
+
+def cursor_size(inputs: int) -> int:
+    """How many elements the cursor of `emit_owed` has; all zero is the beginning."""
+    return FIELDS + 3 * inputs
+
+
+@nb.njit(nb.int64(_u64_ro, _i32_ro, _i64_ro, _i64_2d), cache=True, nogil=True)
+def match_keys(hashes: Any, generations: Any, starts: Any, ranges: Any) -> Any:
+    """Find the hashes that owe results; return how many.
+
+    hashes, generations: by position; input j has positions starts[j] … starts[j + 1] − 1.
+    Written: ranges[k, 2j] and ranges[k, 2j + 1], where the rows of hash k begin and end in input j.
+    A hash that an input lacks, or all of whose rows are of one generation, owes nothing.
+    """
+    n = starts.size - 1
+    at = starts[:-1].copy()
+    found = 0
+    for j in range(n):
+        if at[j] == starts[j + 1]:
+            return found
+    while True:
+        target = hashes[at[0]]
+        agreed = False
+        while not agreed:  # raise the target until every input stands at it
+            agreed = True
+            for j in range(n):
+                while hashes[at[j]] < target:
+                    at[j] += 1
+                    if at[j] == starts[j + 1]:
+                        return found
+                if hashes[at[j]] > target:
+                    target = hashes[at[j]]
+                    agreed = False
+        ended = False
+        mixed = False
+        generation = generations[at[0]]
+        for j in range(n):
+            ranges[found, 2 * j] = at[j]
+            while at[j] < starts[j + 1] and hashes[at[j]] == target:
+                mixed |= generations[at[j]] != generation
+                at[j] += 1
+            ranges[found, 2 * j + 1] = at[j]
+            ended |= at[j] == starts[j + 1]
+        if mixed:
+            found += 1
+        if ended:
+            return found
+
+
+@nb.njit(cache=True, nogil=True, inline="always")
+def _next_generation(generations: Any, ranges: Any, k: Any, ends: Any) -> Any:
+    """The lowest generation of key k at or after its inputs' `ends`; −1 if there is none."""
+    lowest = np.int64(-1)
+    for j in range(ends.size):
+        if ends[j] < ranges[k, 2 * j + 1]:
+            g = np.int64(generations[ends[j]])
+            if lowest < 0 or g < lowest:
+                lowest = g
+    return lowest
+
+
+@nb.njit(nb.void(_i32_ro, _i64_2d, nb.uint64[:, ::1], nb.boolean[::1]), cache=True, nogil=True)
+def count_owed(generations: Any, ranges: Any, counts: Any, exact: Any) -> None:
+    """Count every key's combinations: counts[k] = all of them, those that share a generation.
+
+    Where exact[k] is false, the counts of key k are too large for this kernel and not written.
+    """
+    n = ranges.shape[1] // 2
+    ends = np.empty(n, np.int64)
+    for k in range(ranges.shape[0]):
+        total = np.uint64(1)
+        size = np.float64(1)
+        for j in range(n):
+            rows = ranges[k, 2 * j + 1] - ranges[k, 2 * j]
+            total *= np.uint64(rows)
+            size *= np.float64(rows)
+            ends[j] = ranges[k, 2 * j]
+        exact[k] = size <= COUNT_MAX
+        if not exact[k]:
+            continue
+        shared = np.uint64(0)
+        while True:
+            t = _next_generation(generations, ranges, k, ends)
+            if t < 0:
+                break
+            product = np.uint64(1)
+            for j in range(n):
+                begin = ends[j]
+                while ends[j] < ranges[k, 2 * j + 1] and generations[ends[j]] == t:
+                    ends[j] += 1
+                product *= np.uint64(ends[j] - begin)
+            shared += product
+        counts[k, 0] = total
+        counts[k, 1] = shared
+
+
+@nb.njit(
+    nb.int64(_i32_ro, _i32_ro, _i64_2d, nb.int8[:, ::1], _i64, nb.int32[:, ::1]),
+    cache=True, nogil=True,
+)  # fmt: skip
+def emit_owed(rows: Any, generations: Any, ranges: Any, terms: Any, cursor: Any, out: Any) -> Any:
+    """Write owed combinations until they end or the chunk is full; return how many.
+
+    Written: out[j, c], the row of input j in combination c. The combinations have ended when fewer
+    were written than the chunk holds.
+    """
+    n = out.shape[0]
+    capacity = out.shape[1]
+    older = cursor[FIELDS : FIELDS + n]  # where <t ends and =t begins
+    ends = cursor[FIELDS + n : FIELDS + 2 * n]  # where =t ends
+    place = cursor[FIELDS + 2 * n :]
+    low = np.empty(n, np.int64)
+    high = np.empty(n, np.int64)
+    written = 0
+    while cursor[KEY] < ranges.shape[0]:
+        k = cursor[KEY]
+        if cursor[STAGE] == BEFORE_KEY:
+            for j in range(n):
+                ends[j] = ranges[k, 2 * j]
+            cursor[TERM] = terms.shape[0]
+            cursor[STAGE] = AT_TERM
+        if cursor[TERM] == terms.shape[0]:  # on to the next generation of this key
+            t = _next_generation(generations, ranges, k, ends)
+            if t < 0:
+                cursor[KEY] += 1
+                cursor[STAGE] = BEFORE_KEY
+                continue
+            for j in range(n):
+                older[j] = ends[j]
+                while ends[j] < ranges[k, 2 * j + 1] and generations[ends[j]] == t:
+                    ends[j] += 1
+            cursor[TERM] = 0
+        term = cursor[TERM]
+        empty = False
+        inner = 0
+        for j in range(n):
+            low[j] = older[j] if terms[term, j] == NEW else ranges[k, 2 * j]
+            high[j] = older[j] if terms[term, j] == OLDER else ends[j]
+            empty |= low[j] >= high[j]
+            if high[j] - low[j] > high[inner] - low[inner]:
+                inner = j  # the widest range runs fastest
+        if empty:
+            cursor[TERM] += 1
+            continue
+        if cursor[STAGE] == AT_TERM:
+            for j in range(n):
+                place[j] = low[j]
+            cursor[STAGE] = IN_PRODUCT
+        ended = False
+        while not ended:
+            count = min(high[inner] - place[inner], capacity - written)
+            for j in range(n):
+                if j == inner:
+                    first = place[inner]
+                    for c in range(count):
+                        out[j, written + c] = rows[first + c]
+                else:
+                    row = rows[place[j]]
+                    for c in range(count):
+                        out[j, written + c] = row
+            written += count
+            place[inner] += count
+            if place[inner] < high[inner]:
+                return written
+            place[inner] = low[inner]
+            ended = True
+            for j in range(n - 1, -1, -1):
+                if j != inner:
+                    place[j] += 1
+                    if place[j] < high[j]:
+                        ended = False
+                        break
+                    place[j] = low[j]
+        cursor[TERM] += 1
+        cursor[STAGE] = AT_TERM
+    return written

@@ -1,0 +1,165 @@
+"""Between Arrow and rows in pages: `Encoder` writes a batch's columns, `decode` reads them back.
+
+Both work column by column over many rows at once; only nested columns go through Arrow calls.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from dovetail_processor.join.kernels import columns as kernels
+from dovetail_processor.join.layout import Column, Kind, RowLayout
+from dovetail_processor.join.nested import NestedStore
+from dovetail_processor.join.slab import Slab
+from dovetail_proto.columns import bytes_view, fixed_view, validity, word_view
+from dovetail_proto.errors import InputError
+
+_ALL_VALID = np.zeros(0, np.bool_)
+_NO_TEXT = np.zeros(0, np.uint32)
+
+
+class Encoder:
+    """The columns of one batch, ready to be copied into rows wherever those get their room."""
+
+    def __init__(self, layout: RowLayout, batch: pa.RecordBatch) -> None:
+        self._layout = layout
+        self._batch = batch
+        self._valid = [_valid_of(c, batch.column(k)) for k, c in enumerate(layout.columns)]
+        self._values = [_values_of(c, batch.column(k)) for k, c in enumerate(layout.columns)]
+        self.heap_need = _NO_TEXT
+        """Words of text of each row, in the order of arrival; empty if the layout has no text."""
+        if layout.has_text:
+            self.heap_need = np.zeros(batch.num_rows, np.uint32)
+            for column, values, valid in zip(
+                layout.columns, self._values, self._valid, strict=True
+            ):
+                if column.kind is Kind.TEXT:
+                    kernels.add_heap_need(self.heap_need, values[0], valid)
+
+    def scatter(
+        self,
+        slab: Slab,
+        rows_at: NDArray[np.uint32],
+        heap_at: NDArray[np.uint32],
+        order: NDArray[np.int32],
+        first: int,
+        end: int,
+    ) -> None:
+        """Copy rows first … end − 1 (in group order) to their addresses; nested columns aside."""
+        for column, values, valid in zip(
+            self._layout.columns, self._values, self._valid, strict=True
+        ):
+            if column.kind is Kind.WORD:
+                kernels.scatter_8(slab.words, rows_at, column.at, values, order, first, end)
+            elif column.kind is Kind.HALF:
+                kernels.scatter_4(slab.words, rows_at, column.at, values, order, first, end)
+            elif column.kind in (Kind.BYTES, Kind.BIT):
+                kernels.scatter_bytes(
+                    slab.raw, rows_at, column.at, column.width, values, order, first, end
+                )
+            elif column.kind is Kind.TEXT:
+                kernels.scatter_text(
+                    slab.memory(_NO_TEXT, _NO_TEXT), rows_at, column.at, heap_at, values[0],
+                    values[1], valid, order, first, end,
+                )  # fmt: skip
+            if column.valid_word:
+                kernels.scatter_valid(
+                    slab.words, rows_at, column.valid_word, column.valid_bit, valid, order, first,
+                    end,
+                )  # fmt: skip
+
+
+def decode(
+    slab: Slab, column: Column, rows_at: NDArray[np.uint32], nested: NestedStore | None
+) -> pa.Array:
+    """The values of `column` in the rows at `rows_at`, as an array of the column's type."""
+    rows = rows_at.size
+    kind = column.kind
+    if kind is Kind.NULL:
+        return pa.nulls(rows, column.field.type)
+    if kind is Kind.NESTED:
+        assert nested is not None
+        return nested.take(column, slab, rows_at)
+    valid, nulls = _decode_valid(slab, column, rows_at)
+    if kind is Kind.TEXT:
+        return _decode_text(slab, column, rows_at, valid, nulls)
+    if kind is Kind.WORD:
+        data: NDArray[Any] = np.empty(rows, np.uint64)
+        kernels.gather_8(slab.words, rows_at, column.at, data)
+    elif kind is Kind.HALF:
+        data = np.empty(rows, np.uint32)
+        kernels.gather_4(slab.words, rows_at, column.at, data)
+    else:
+        data = np.empty(rows * column.width, np.uint8)
+        kernels.gather_bytes(slab.raw, rows_at, column.at, column.width, data)
+        if kind is Kind.BIT:
+            data = np.packbits(data, bitorder="little")
+    return pa.Array.from_buffers(column.field.type, rows, [valid, pa.py_buffer(data)], nulls)
+
+
+def text_bytes(slab: Slab, column: Column, rows_at: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Length of each row's value in a text column."""
+    lengths = np.empty(rows_at.size, np.uint32)
+    kernels.gather_4(slab.words, rows_at, column.at + 1, lengths)
+    return lengths
+
+
+def _decode_valid(
+    slab: Slab, column: Column, rows_at: NDArray[np.uint32]
+) -> tuple[pa.Buffer | None, int]:
+    if not column.valid_word:
+        return None, 0
+    bitmap = np.zeros((rows_at.size + 7) // 8, np.uint8)
+    nulls = kernels.gather_valid(slab.words, rows_at, column.valid_word, column.valid_bit, bitmap)
+    return (pa.py_buffer(bitmap), nulls) if nulls else (None, 0)
+
+
+def _decode_text(
+    slab: Slab, column: Column, rows_at: NDArray[np.uint32], valid: pa.Buffer | None, nulls: int
+) -> pa.Array:
+    offsets = np.zeros(rows_at.size + 1, np.int32)
+    np.cumsum(text_bytes(slab, column, rows_at), out=offsets[1:])
+    data = np.empty(int(offsets[-1]), np.uint8)
+    kernels.gather_text(slab.memory(_NO_TEXT, _NO_TEXT), rows_at, column.at, offsets, data)
+    plain = _plain_text(column.field.type)
+    buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(data)]
+    array = pa.Array.from_buffers(plain, rows_at.size, buffers, nulls)
+    return array if plain == column.field.type else pc.cast(array, column.field.type)
+
+
+def _valid_of(column: Column, array: pa.Array) -> NDArray[np.bool_]:
+    mask = validity(array)
+    if mask is None or column.kind in (Kind.NULL, Kind.NESTED):
+        return _ALL_VALID
+    if not column.valid_word and not column.field.nullable:
+        raise InputError(
+            f"column {column.field.name!r} is declared not null but holds nulls",
+            remedy="correct the file's schema",
+        )
+    return mask
+
+
+def _values_of(column: Column, array: pa.Array) -> Any:
+    """What the scatter kernel of the column's kind takes."""
+    if column.kind is Kind.WORD:
+        return word_view(array, "u8")
+    if column.kind is Kind.HALF:
+        return word_view(array, "u4")
+    if column.kind is Kind.BYTES:
+        return fixed_view(array).reshape(-1)
+    if column.kind is Kind.BIT:
+        return fixed_view(pc.cast(array, pa.uint8())).reshape(-1)
+    if column.kind is Kind.TEXT:
+        plain = _plain_text(column.field.type)
+        return bytes_view(array if array.type == plain else pc.cast(array, plain))
+    return None
+
+
+def _plain_text(t: pa.DataType) -> pa.DataType:
+    is_binary = pa.types.is_binary(t) or pa.types.is_large_binary(t) or pa.types.is_binary_view(t)
+    return pa.binary() if is_binary else pa.string()

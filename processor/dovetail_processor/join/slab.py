@@ -1,0 +1,66 @@
+"""The arena that a processor's join state lives in: pages, known to the byte.
+
+One anonymous mapping, so that untouched memory costs nothing and no allocator stands between us
+and the pages. Only the thread that runs the join allocates and frees.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail_processor.join.kernels import pages
+from dovetail_proto.errors import ConfigError
+
+ARENA_BYTES_MAX = 16 << 30
+"""Rows are addressed by 32-bit numbers of 4-byte words."""
+
+
+class Slab:
+    """An arena of at most `limit_bytes` in pages. The arrays are what kernels take."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        # Superpages carved for small pages may be partly empty: the mapping is a quarter larger
+        # than the limit, the limit itself is kept on pages handed out.
+        superpages = max(8, limit_bytes * 5 // 4 // pages.SUPERPAGE_BYTES) + 1
+        if superpages * pages.SUPERPAGE_BYTES > ARENA_BYTES_MAX:
+            raise ConfigError(
+                f"memory of {limit_bytes} bytes is more than one processor can address",
+                remedy="give one processor at most 12 GiB and run several",
+            )
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # private: shared memory gets no huge pages
+        arena = mmap.mmap(-1, superpages * pages.SUPERPAGE_BYTES, flags=flags)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            arena.madvise(mmap.MADV_HUGEPAGE)
+        self.raw = np.frombuffer(arena, np.uint8)
+        self.words = self.raw.view(np.uint32)
+        self.header = np.zeros(pages.SLAB_FIELDS, np.int64)
+        self.header[pages.PARTIAL : pages.PARTIAL + pages.PAGE_CLASSES] = -1
+        self.header[pages.FREE] = -1
+        self.header[pages.BUMP] = 1
+        self.header[pages.SUPERPAGES] = superpages
+        self.header[pages.LIMIT] = limit_bytes
+        self.bits = np.zeros(superpages, np.uint64)
+        self.links = np.zeros((superpages, pages.LINK_FIELDS), np.int32)
+
+    def memory(self, groups: NDArray[np.uint32], parts: NDArray[np.uint32]) -> tuple[int, ...]:
+        """The addresses that kernels take; good as long as the slab and both arrays live."""
+        arrays = (self.words, self.header, self.bits, self.links, groups, parts)
+        return tuple(a.ctypes.data for a in arrays)
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes in pages handed out."""
+        return int(self.header[pages.USED])
+
+    @property
+    def peak_bytes(self) -> int:
+        """The largest `used_bytes` so far."""
+        return int(self.header[pages.PEAK])
+
+    @property
+    def limit_bytes(self) -> int:
+        """What `used_bytes` never exceeds."""
+        return int(self.header[pages.LIMIT])

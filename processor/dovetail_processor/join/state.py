@@ -1,0 +1,252 @@
+"""The join's state and its one verb: take a batch of one input, give the combinations it makes.
+
+    state.begin(i, batch)                  the batch is hashed and put in group order
+    while (event := state.advance()):      combinations, chunk by chunk, or the wish for memory
+        …                                  between batches, or when memory is short, groups may be
+    detached = state.detach(groups)        pushed: they start afresh as the next generation, and
+    …                                      `detached` can be read in another thread until
+    state.release(detached)                their pages are given back
+
+Kept at every step: a row that is linked is complete; the pages handed out are within the limit;
+`produced[g]` is the number of combinations of group g's current generation. Not promised: any
+order of results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dovetail_processor.join.kernels import advance as adv
+from dovetail_processor.join.kernels import columns as kernels
+from dovetail_processor.join.kernels import groups as whole
+from dovetail_processor.join.kernels import index
+from dovetail_processor.join.layout import Kind, RowLayout, row_layout
+from dovetail_processor.join.nested import GroupNested, NestedStore
+from dovetail_processor.join.rows import Encoder, decode, text_bytes
+from dovetail_processor.join.slab import Slab
+from dovetail_proto.partitioning import canonical_keys, is_bijective, partition_ids
+from dovetail_proto.query import QueryPlan
+
+_NO_MASK = np.zeros(0, np.bool_)
+_NO_KEYS = (np.zeros(1, np.int64), np.zeros(0, np.uint8))
+
+
+class Short(Enum):
+    """What `advance` says when it cannot go on without memory."""
+
+    OF_MEMORY = "memory"
+
+
+@dataclass(slots=True)
+class _Work:
+    """The batch under way."""
+
+    i: int
+    batch: pa.RecordBatch
+    encoder: Encoder
+    hashes: NDArray[np.uint64]  # in group order, as `group_of`, `rows_at` and `heap_at`
+    group_of: NDArray[np.int32]
+    order: NDArray[np.int32]
+    key_offsets: NDArray[np.int64]
+    key_data: NDArray[np.uint8]
+    rows_at: NDArray[np.uint32]
+    heap_at: NDArray[np.uint32]
+    scattered: int = 0  # rows whose columns are in place
+
+
+@dataclass(slots=True)
+class Detached:
+    """Groups taken out of the state, immutable until released."""
+
+    ids: NDArray[np.int64]
+    generations: NDArray[np.int64]
+    produced: NDArray[np.int64]
+    groups: NDArray[np.uint32]
+    parts: NDArray[np.uint32]
+    nested: list[list[GroupNested]]  # per input
+
+    def rows(self, n: int) -> NDArray[np.int64]:
+        """Rows per group (row) and input (column)."""
+        return self.parts[:, adv.ROWS].reshape(-1, n).astype(np.int64)
+
+
+class JoinState:
+    """Partition groups of one join instance, in pages of a slab of `state_bytes`."""
+
+    def __init__(self, plan: QueryPlan, state_bytes: int, *, chunk_rows: int) -> None:
+        self.plan = plan
+        self.n = len(plan.inputs)
+        self.partitions = plan.partitions
+        self.layouts: list[RowLayout] = [row_layout(i.kept, i.key) for i in plan.inputs]
+        self.slab = Slab(state_bytes)
+        self.generation = np.zeros(self.partitions, np.int64)
+        self.produced = np.zeros(self.partitions, np.int64)
+        self.produced_before = np.zeros(self.partitions, np.int64)
+        """Combinations of earlier generations; with `produced` the lifetime sum."""
+        self.last_insert_s = np.zeros(self.partitions, np.float64)
+        self._groups = np.zeros((self.partitions, index.GROUP_FIELDS), np.uint32)
+        self._parts = np.zeros((self.partitions * self.n, adv.PART_FIELDS), np.uint32)
+        self._memory = self.slab.memory(self._groups, self._parts)
+        self._nested = [NestedStore(x) if x.nested else None for x in self.layouts]
+        self._keyed = 0 if is_bijective(plan.key_types) else 1
+        self._chunk = np.empty((self.n, chunk_rows), np.uint32)
+        self._cursor = np.zeros(adv.POSITIONS + 2 * self.n, np.int64)
+        self._work: _Work | None = None
+
+    def begin(self, i: int, batch: pa.RecordBatch, now_s: float) -> None:
+        """Start on a batch of input `i` (its kept columns); the one before must be done."""
+        assert self._work is None
+        plan = self.plan.inputs[i]
+        keys = canonical_keys([batch.column(name) for name in plan.key], self.plan.key_types)
+        ids = partition_ids(keys.hashes, self.partitions)
+        mask = _NO_MASK if keys.valid is None else keys.valid
+        order, starts = kernels.sort_by_group(ids, mask, self.partitions)
+        self.last_insert_s[np.diff(starts) > 0] = now_s
+        key_offsets, key_data = _NO_KEYS
+        if keys.offsets is not None and keys.data is not None:
+            key_offsets, key_data = keys.offsets, keys.data
+        self._work = _Work(
+            i=i,
+            batch=batch,
+            encoder=Encoder(self.layouts[i], batch),
+            hashes=keys.hashes[order],
+            group_of=ids[order],
+            order=order,
+            key_offsets=key_offsets,
+            key_data=key_data,
+            rows_at=np.empty(order.size, np.uint32),
+            heap_at=np.empty(order.size, np.uint32),
+        )
+        self._cursor[:] = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether no batch is under way."""
+        return self._work is None
+
+    def advance(self) -> NDArray[np.uint32] | Short | None:
+        """Go on with the batch: None when it is done, else a chunk or the wish for memory.
+
+        A chunk is an array [input, combination] of row addresses; it is valid until the next call.
+        After Short.OF_MEMORY groups may be detached and released, then `advance` called again.
+        """
+        w = self._work
+        if w is None:
+            return None
+        self._cursor[adv.EMITTED] = 0
+        status = adv.advance(
+            self._memory, w.hashes, w.group_of, w.order, w.key_offsets, w.key_data,
+            w.encoder.heap_need, self.produced, w.i, self.n, self._keyed,
+            self.layouts[w.i].row_words, w.rows_at, w.heap_at, self._chunk, self._cursor,
+        )  # fmt: skip
+        reached = int(self._cursor[adv.ROW] + self._cursor[adv.MID_ROW])
+        if reached > w.scattered:
+            w.encoder.scatter(self.slab, w.rows_at, w.heap_at, w.order, w.scattered, reached)
+            nested = self._nested[w.i]
+            if nested is not None:
+                nested.append(
+                    self.slab, w.batch, w.rows_at, w.order, w.group_of, w.scattered, reached
+                )
+            w.scattered = reached
+        emitted = int(self._cursor[adv.EMITTED])
+        if status == adv.DONE:
+            self._work = None
+        if emitted:
+            return self._chunk[:, :emitted]
+        if status == adv.MEMORY_SHORT:
+            return Short.OF_MEMORY
+        return None if self._work is None else self._chunk[:, :0]
+
+    def materialise(
+        self, chunk: NDArray[np.uint32], columns: Sequence[tuple[int, str]]
+    ) -> list[pa.Array]:
+        """The given (input, column) of each combination in a chunk."""
+        out = []
+        for i, name in columns:
+            k = self.plan.inputs[i].kept.get_field_index(name)
+            out.append(decode(self.slab, self.layouts[i].columns[k], chunk[i], self._nested[i]))
+        return out
+
+    def text_sizes(
+        self, chunk: NDArray[np.uint32], columns: Sequence[tuple[int, str]]
+    ) -> NDArray[np.int64] | None:
+        """Bytes of text in each combination of a chunk; None if no column is text."""
+        total: NDArray[np.int64] | None = None
+        for i, name in columns:
+            column = self.layouts[i].columns[self.plan.inputs[i].kept.get_field_index(name)]
+            if column.kind is Kind.TEXT:
+                sizes = text_bytes(self.slab, column, chunk[i]).astype(np.int64)
+                total = sizes if total is None else total + sizes
+        return total
+
+    @property
+    def held_bytes(self) -> int:
+        """Pages handed out plus nested values: all that the state takes."""
+        return self.slab.used_bytes + sum(s.held_bytes for s in self._nested if s is not None)
+
+    def group_bytes(self) -> NDArray[np.int64]:
+        """P_s: what each group holds."""
+        out = np.zeros(self.partitions, np.int64)
+        whole.group_bytes(self._memory, self.n, out)
+        for store in self._nested:
+            if store is not None:
+                store.group_bytes(out)
+        return out
+
+    def group_rows(self) -> NDArray[np.int64]:
+        """Rows held, per group (row) and input (column)."""
+        return self._parts[:, adv.ROWS].reshape(-1, self.n).astype(np.int64)
+
+    def detach(self, ids: NDArray[np.int64]) -> Detached:
+        """Take groups out as their generation; they start afresh as the next one.
+
+        Not while a combination of rows is half emitted.
+        """
+        assert self._cursor[adv.MID_ROW] == 0
+        parts = self._parts.reshape(self.partitions, self.n * adv.PART_FIELDS)
+        detached = Detached(
+            ids=ids,
+            generations=self.generation[ids],
+            produced=self.produced[ids],
+            groups=self._groups[ids],
+            parts=np.ascontiguousarray(parts[ids]).reshape(-1, adv.PART_FIELDS),
+            nested=[s.detach(ids.tolist()) if s is not None else [] for s in self._nested],
+        )
+        self._groups[ids] = 0
+        parts[ids] = 0
+        self.generation[ids] += 1
+        self.produced_before[ids] += self.produced[ids]
+        self.produced[ids] = 0
+        return detached
+
+    def collect(self, detached: Detached, i: int) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
+        """Rows of input i in detached groups, group after group in key-hash order; hash ranges.
+
+        Reads only what belongs to the detached groups: safe beside the join.
+        """
+        rows = int(detached.rows(self.n)[:, i].sum())
+        rows_at = np.empty(rows, np.uint32)
+        ranges = np.zeros((detached.ids.size, 2), np.uint64)
+        memory = self.slab.memory(detached.groups, detached.parts)
+        whole.collect(memory, detached.ids.size, self.n, self._keyed, i, rows_at, ranges)
+        return rows_at, ranges
+
+    def read_rows(self, i: int, rows_at: NDArray[np.uint32]) -> pa.Table:
+        """The kept columns of input i's rows at the given addresses."""
+        layout = self.layouts[i]
+        arrays = [decode(self.slab, c, rows_at, self._nested[i]) for c in layout.columns]
+        return pa.Table.from_arrays(arrays, schema=self.plan.inputs[i].kept)
+
+    def release(self, detached: Detached) -> None:
+        """Give back what detached groups hold."""
+        memory = self.slab.memory(detached.groups, detached.parts)
+        whole.release(memory, detached.ids.size, self.n)
+        for store, groups in zip(self._nested, detached.nested, strict=True):
+            if store is not None:
+                store.release(groups)

@@ -1,0 +1,38 @@
+"""Where compiled kernels are kept: one folder per version of their sources, in the user's cache.
+
+Numba checks only the file a kernel is defined in, not those its helpers come from: after an
+upgrade it could load a stale kernel. A folder named after a digest of all sources cannot be stale.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from numba import config
+
+
+def keep_kernels_of(sources: Iterable[Path]) -> None:
+    """Cache kernels defined from now on under a digest of `sources`.
+
+    NUMBA_CACHE_DIR in the environment names another parent folder.
+    """
+    digest = hashlib.sha256()
+    for source in sorted(sources):
+        digest.update(source.read_bytes())
+    config.CACHE_DIR = str(_parent() / digest.hexdigest()[:16])
+
+
+def _parent() -> Path:
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    try:
+        (cache / "dovetail").mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return Path(tempfile.gettempdir()) / f"dovetail-{os.getuid()}"
+    return cache / "dovetail"
