@@ -1,0 +1,224 @@
+"""A spill store: the state that a query pushed out of memory, and how its run ended.
+
+    query.json                        the query, written first
+    pushes/000001/input-00.parquet    one file per input per push
+    pushes/000001/manifest.json       written last: a push without it does not exist
+    closed.json                       the run ended, these are its pushes and counters
+    cleanup/…                         what the clean-up has finished
+
+Read `storage` for how names appear, `writer` for a push, `reader` for reading one back.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+import zlib
+
+from dovetail_proto.errors import SpillError
+from dovetail_proto.query import QueryPlan, plan_from_json
+from dovetail_proto.spill_format.layout import input_layout
+from dovetail_proto.spill_format.reader import InputFile
+from dovetail_proto.spill_format.records import (
+    CLOSED_FILE,
+    MANIFEST_FILE,
+    PUSHES_FOLDER,
+    PUSHES_MAX,
+    QUERY_FILE,
+    PushManifest,
+    RunRecord,
+    check_store_id,
+    manifest_from_fields,
+    push_folder,
+    record_from_fields,
+)
+from dovetail_proto.spill_format.sealed import Fields, hex32, refuse, seal, unseal
+from dovetail_proto.spill_format.storage import Storage, open_storage
+from dovetail_proto.spill_format.writer import PushWriter
+
+_PUSH_NAME = re.compile(r"[0-9]{6}")
+
+
+class SpillStore:
+    """An open store. Make one with `create` or `open`; instances share nothing but the files."""
+
+    def __init__(
+        self, storage: Storage, plan: QueryPlan, store_id: str, pushes: list[PushManifest]
+    ) -> None:
+        self.storage = storage
+        self.plan = plan
+        self.id = store_id  # 32 hexadecimal digits, drawn when the store was created
+        self.layouts = tuple(input_layout(i) for i in plan.inputs)
+        self._pushes = pushes
+        self._writing = False
+
+    @classmethod
+    def create(cls, root: str, plan: QueryPlan) -> SpillStore:
+        """Start an empty store for `plan` at a path or URI; SpillError if something is there."""
+        return cls.create_in(open_storage(root), plan)
+
+    @classmethod
+    def create_in(cls, storage: Storage, plan: QueryPlan) -> SpillStore:
+        """As `create`, in a storage that is already open."""
+        store = cls(storage, plan, uuid.uuid4().hex, [])
+        try:
+            if storage.names(""):
+                raise SpillError(
+                    f"spill store {storage.uri}: the folder is not empty",
+                    remedy="give an empty or new folder, or clean up what is there first",
+                )
+            body = {"store": store.id, "plan": json.loads(plan.to_json())}
+            storage.write(QUERY_FILE, seal("query", body))
+        except OSError as e:
+            raise SpillError(
+                f"spill store {storage.uri}: cannot be created: {e}",
+                remedy="give a folder that can be written",
+            ) from e
+        return store
+
+    @classmethod
+    def open(cls, root: str) -> SpillStore:
+        """Open a store at a path or URI and check every manifest; SpillError names what is bad."""
+        return cls.open_in(open_storage(root))
+
+    @classmethod
+    def open_in(cls, storage: Storage) -> SpillStore:
+        """As `open`, in a storage that is already open."""
+        query = _read(storage, "query", QUERY_FILE)
+        if query is None:
+            raise SpillError(
+                f"spill store {storage.uri}: there is no {QUERY_FILE}",
+                remedy="give the folder that a run used as --spill-dir",
+            )
+        store_id = check_store_id(query[0].text("store"), query[0].place)
+        plan = plan_from_json(json.dumps(query[0].take("plan")))
+        query[0].done()
+        store = cls(storage, plan, store_id, [])
+        store._pushes = [m for n in _push_numbers(storage) if (m := store._manifest(n))]
+        store._check_generations()
+        if store.closed:
+            store.run_record()
+        return store
+
+    @property
+    def root(self) -> str:
+        """The path or URI that `open` takes."""
+        return self.storage.uri
+
+    @property
+    def closed(self) -> bool:
+        """Whether the run ended in order, so that every row that can owe a result is here."""
+        return self.storage.exists(CLOSED_FILE)
+
+    def begin_push(self) -> PushWriter:
+        """Start a push; ValueError while another one is under way or after `close_run`."""
+        if self._writing or self.closed:
+            raise ValueError("a push is under way, or the run is closed")
+        push = max([0, *_push_numbers(self.storage)]) + 1
+        if push > PUSHES_MAX:
+            raise SpillError(
+                f"spill store {self.root}: {PUSHES_MAX} pushes is the most it can hold",
+                remedy="raise the memory limit or the share that one push takes",
+            )
+        self._writing = True
+        return PushWriter(
+            self.storage,
+            self.layouts,
+            key_types=self.plan.key_types,
+            store_id=self.id,
+            push=push,
+            ended=self._ended,
+        )
+
+    def pushes(self) -> list[PushManifest]:
+        """The committed pushes, oldest first."""
+        return list(self._pushes)
+
+    def open_input(self, push: PushManifest, index: int) -> InputFile | None:
+        """One input's file of a push, its footer checked; None if the push has no such rows."""
+        entry = push.inputs[index]
+        return None if entry is None else InputFile(self.storage, entry, self.layouts[index])
+
+    def close_run(self, record: RunRecord) -> None:
+        """Record, durably, that the run ended: all its state that owes results is pushed."""
+        if self._writing:
+            raise ValueError("a push is under way")
+        pushes = [{"push": p.push, "manifest_crc32": hex32(p.crc32)} for p in self._pushes]
+        body = {"store": self.id, **record.body(), "pushes": pushes}
+        try:
+            self.storage.write(CLOSED_FILE, seal("closed", body))
+        except OSError as e:
+            raise SpillError(
+                f"spill store {self.root}: the end of the run cannot be recorded: {e}",
+                remedy="free space there and close again",
+            ) from e
+
+    def run_record(self) -> RunRecord:
+        """How the run ended, checked against the pushes; SpillError if it has not ended."""
+        found = _read(self.storage, "closed", CLOSED_FILE)
+        if found is None:
+            raise SpillError(
+                f"spill store {self.root}: its run was not closed (there is no {CLOSED_FILE}), "
+                "so rows that were in memory are lost and what is owed is unknown",
+                remedy="run the query again with another --spill-dir",
+            )
+        fields = found[0]
+        if fields.text("store") != self.id:
+            refuse(fields.place, "belongs to another spill store")
+        record = record_from_fields(fields, self.plan)
+        listed = {}
+        for i, raw in enumerate(fields.items("pushes")):
+            push = Fields(raw, f"{fields.place}: push {i}")
+            listed[push.integer("push", 1, PUSHES_MAX)] = push.hex32("manifest_crc32")
+            push.done()
+        fields.done()
+        present = {p.push: p.crc32 for p in self._pushes}
+        for number in sorted(listed.keys() | present.keys()):
+            place = f"{self.root}/{push_folder(number)}/{MANIFEST_FILE}"
+            if number not in present:
+                refuse(place, "is missing, though the run committed this push")
+            if present[number] != listed.get(number):
+                refuse(place, "is not the manifest that the run committed")
+        return record
+
+    def _ended(self, committed: PushManifest | None) -> None:
+        self._writing = False
+        if committed is not None:
+            self._pushes.append(committed)
+
+    def _manifest(self, push: int) -> PushManifest | None:
+        found = _read(self.storage, "manifest", f"{push_folder(push)}/{MANIFEST_FILE}")
+        if found is None:
+            return None  # never committed
+        fields, crc32 = found
+        return manifest_from_fields(
+            fields, plan=self.plan, store_id=self.id, push=push, crc32=crc32
+        )
+
+    def _check_generations(self) -> None:
+        seen: dict[tuple[int, int], int] = {}
+        for push in self._pushes:
+            for pair in push.groups.items():
+                if seen.setdefault(pair, push.push) != push.push:
+                    refuse(
+                        f"{self.root}/{push_folder(push.push)}/{MANIFEST_FILE}",
+                        f"group {pair[0]} has generation {pair[1]} in push {seen[pair]} too",
+                    )
+
+
+def _push_numbers(storage: Storage) -> list[int]:
+    """Every push folder, committed or not, so that a new push never meets old remains."""
+    return [int(n) for n in storage.names(PUSHES_FOLDER) if _PUSH_NAME.fullmatch(n)]
+
+
+def _read(storage: Storage, kind: str, name: str) -> tuple[Fields, int] | None:
+    """A sealed file's fields and its CRC-32; None if it does not exist."""
+    place = f"{storage.uri}/{name}"
+    try:
+        data = storage.read(name)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as e:
+        raise SpillError(f"{place}: cannot be read: {e}", remedy="check the disk") from e
+    return unseal(kind, data, place), zlib.crc32(data)
