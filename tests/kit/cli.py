@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,9 +57,9 @@ def dovetail(
 
 
 def dovetail_signalled(
-    *arguments: str | Path, when: Callable[[], bool], number: signal.Signals
+    *arguments: str | Path, when: Callable[[], bool], numbers: Sequence[signal.Signals]
 ) -> Finished:
-    """Start `dovetail arguments…` and send it a signal once `when()` is true."""
+    """Start `dovetail arguments…` and send it `numbers` once `when()` is true."""
     process = subprocess.Popen(
         [sys.executable, "-m", "dovetail", *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -69,7 +69,8 @@ def dovetail_signalled(
     try:
         for _ in range(int(TIMEOUT_S_MAX / POLL_S)):
             if when():
-                process.send_signal(number)
+                for number in numbers:
+                    process.send_signal(number)
                 break
             try:
                 process.wait(POLL_S)
