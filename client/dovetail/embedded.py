@@ -20,13 +20,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dovetail_manager.planner import plan_query
-from dovetail_pipeline.cleanup import CleanupResult, run_local
 from dovetail_processor.engine import Engine, EngineSettings, RunSummary
 
 from dovetail.memory import PeakMemory
 from dovetail.places import Places
 from dovetail.progress import Watcher
+from dovetail_manager.planner import plan_query
+from dovetail_pipeline.cleanup import CleanupResult, run_local
 from dovetail_processor.sinks import CountingSink, ParquetSink
 from dovetail_processor.sources import FileSource, open_source
 from dovetail_proto.errors import DovetailError, Interrupted
@@ -54,7 +54,7 @@ class RunRequest:
     push_share: float = PUSH_SHARE_DEFAULT
     partitions: int = PARTITIONS_DEFAULT
     cleanup: str = "local"  # or "none": keep the spill store for later
-    spill_dir: Path | None = None  # None: a temporary place, removed when nothing is owed
+    spill_dir: str | None = None  # path or URI; None: temporary, removed in the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,9 @@ def run_query(
     watcher = watcher or Watcher()
     prepared = prepare(request)
     watcher.planned(prepared.plan)
-    places = Places.claim(request.output, request.spill_dir, prepared.plan, request.policy)
+    places = Places.claim(
+        request.output, request.spill_dir, prepared.plan, may_push=request.policy != "none"
+    )
     with PeakMemory() as memory:
         try:
             summary = _run(request, prepared, places, watcher, stop)

@@ -15,7 +15,8 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dovetail_proto.errors import OutputError, SpillError
+from dovetail_processor.sinks import prepare_output
+from dovetail_proto.errors import SpillError
 from dovetail_proto.query import QueryPlan
 from dovetail_proto.spill_format import SpillStore
 
@@ -31,31 +32,26 @@ class Places:
     not there before, outermost first. Nothing outside these two lists is ever removed.
     """
 
-    output: Path | None
-    store: SpillStore | None  # None: nothing can be pushed, or the store is removed
-    spill_dir: str | None  # where `store` is
-    temporary_store: bool
+    output: Path | None  # None: results are only counted
+    store: SpillStore | None = None  # None: nothing can be pushed, or the store is removed
+    spill_dir: str | None = None  # where `store` is
+    temporary_store: bool = False
     claimed: list[Path] = field(default_factory=list)
     made: list[Path] = field(default_factory=list)
 
     @classmethod
     def claim(
-        cls, output: Path | None, spill_dir: Path | None, plan: QueryPlan, policy: str
+        cls, output: Path | None, spill_dir: str | None, plan: QueryPlan, *, may_push: bool
     ) -> Places:
         """Make the folders; OutputError or SpillError if one is taken or cannot be made."""
-        places = cls(output, None, None, temporary_store=spill_dir is None)
+        places = cls(output)
         try:
             if output is not None:
-                places._claim_folder(output, OutputError, "output folder")
-            if policy != "none":
-                if spill_dir is None:
-                    spill_dir = _temporary_folder(output)
-                    places.made.append(spill_dir)
-                    places.claimed.append(spill_dir)
-                else:
-                    places._claim_folder(spill_dir, SpillError, "spill folder")
-                places.spill_dir = str(spill_dir)
-                places.store = SpillStore.create(str(spill_dir), plan)
+                places.made += _missing(output)
+                prepare_output(output)
+                places.claimed.append(output)
+            if may_push:
+                places._create_store(spill_dir, plan)
         except BaseException:
             places.give_back()
             raise
@@ -86,35 +82,33 @@ class Places:
                 else:
                     entry.unlink(missing_ok=True)
         for folder in reversed(self.made):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # not made after all, or in use by somebody else
                 folder.rmdir()
         self.store = self.spill_dir = None
 
-    def _claim_folder(self, folder: Path, error: type[OutputError | SpillError], what: str) -> None:
-        missing = [p for p in (folder, *folder.parents) if not p.exists()]
-        try:
-            for part in reversed(missing):
-                part.mkdir(exist_ok=True)
-                self.made.append(part)
-            taken = any(folder.iterdir())
-        except OSError as e:
-            raise error(
-                f"{what} {str(folder)!r} cannot be used: {e.strerror}",
-                remedy="name a folder that can be made and written",
-            ) from e
-        if taken:
-            raise error(
-                f"{what} {str(folder)!r} is not empty",
-                remedy="name a new folder, or empty this one",
-            )
-        self.claimed.append(folder)
+    def _create_store(self, spill_dir: str | None, plan: QueryPlan) -> None:
+        self.temporary_store = spill_dir is None
+        if spill_dir is None:
+            spill_dir = _temporary_folder(self.output)
+            self.made.append(Path(spill_dir))
+        elif "://" not in spill_dir:
+            self.made += _missing(Path(spill_dir))
+        self.store = SpillStore.create(spill_dir, plan)
+        self.spill_dir = spill_dir
+        if "://" not in spill_dir:
+            self.claimed.append(Path(spill_dir))
 
 
-def _temporary_folder(output: Path | None) -> Path:
+def _missing(folder: Path) -> list[Path]:
+    """The folders that making `folder` will make, outermost first."""
+    return [p for p in reversed((folder, *folder.parents)) if not p.exists()]
+
+
+def _temporary_folder(output: Path | None) -> str:
     """Beside the output, which is on a disk meant for data; a system's /tmp may be in memory."""
     beside = None if output is None else output.resolve().parent
     try:
-        return Path(tempfile.mkdtemp(prefix="dovetail-spill-", dir=beside))
+        return tempfile.mkdtemp(prefix="dovetail-spill-", dir=beside)
     except OSError as e:
         raise SpillError(
             f"no temporary folder for pushed state: {e.strerror}",

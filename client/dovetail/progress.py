@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -54,23 +54,42 @@ class Watcher:
 def watch_on_stderr(memory_bytes: int) -> Iterator[Watcher]:
     """A watcher that shows what it is told on standard error for as long as the context lasts."""
     if not sys.stderr.isatty():
-        yield _PlainLines(memory_bytes)
+        yield PlainLines(memory_bytes)
         return
     from rich.console import Console
     from rich.live import Live
 
     console = Console(stderr=True)
     with Live(console=console, refresh_per_second=REDRAWS_PER_S, transient=True) as live:
-        yield _Panel(memory_bytes, live)
+        yield Panel(memory_bytes, live)
 
 
-class _PlainLines(Watcher):
-    def __init__(self, memory_bytes: int) -> None:
+class _Seldom:
+    """Says yes at most once per `interval_s`."""
+
+    def __init__(self, interval_s: float, clock: Callable[[], float]) -> None:
+        self._interval_s = interval_s
+        self._clock = clock
+        self._last_s = clock()
+
+    def due(self) -> bool:
+        now = self._clock()
+        if now - self._last_s < self._interval_s:
+            return False
+        self._last_s = now
+        return True
+
+
+class PlainLines(Watcher):
+    """A line every few seconds, as a log file wants it."""
+
+    def __init__(self, memory_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._memory_bytes = memory_bytes
-        self._last_s = time.monotonic()
+        self._seldom = _Seldom(PLAIN_LINE_S, clock)
 
     def running(self, progress: RunProgress) -> None:
-        if self._due():
+        """The run goes on."""
+        if self._seldom.due():
             _line(
                 f"run: rows in {format_count(sum(progress.rows_in))}{_share(progress)}, "
                 f"results {format_count(progress.results)}, "
@@ -80,38 +99,41 @@ class _PlainLines(Watcher):
             )
 
     def cleaning(self, groups_done: int, groups_total: int, results: int) -> None:
-        if self._due():
+        """The clean-up goes on."""
+        if self._seldom.due():
             _line(
                 f"clean-up: {groups_done} of {groups_total} groups, results {format_count(results)}"
             )
 
-    def _due(self) -> bool:
-        now = time.monotonic()
-        if now - self._last_s < PLAIN_LINE_S:
-            return False
-        self._last_s = now
-        return True
 
+class Panel(Watcher):
+    """A picture that is redrawn a few times a second, as a terminal wants it."""
 
-class _Panel(Watcher):
-    def __init__(self, memory_bytes: int, live: Live) -> None:
+    def __init__(
+        self, memory_bytes: int, live: Live, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._memory_bytes = memory_bytes
         self._live = live
         self._names: list[str] = []
-        self._started_s = self._last_s = time.monotonic()
+        self._clock = clock
+        self._started_s = clock()
+        self._seldom = _Seldom(1 / REDRAWS_PER_S, clock)
 
     def planned(self, plan: QueryPlan) -> None:
+        """The query is understood and its inputs are open."""
         self._names = [i.alias for i in plan.inputs]
-        self._started_s = time.monotonic()
+        self._started_s = self._clock()
 
     def running(self, progress: RunProgress) -> None:
-        if self._due():
+        """The run goes on."""
+        if self._seldom.due():
             self._live.update(self._picture(progress))
 
     def cleaning(self, groups_done: int, groups_total: int, results: int) -> None:
+        """The clean-up goes on."""
         from rich.table import Table
 
-        if self._due() or groups_done == groups_total:
+        if self._seldom.due() or groups_done == groups_total:
             grid = Table.grid(padding=(0, 2))
             grid.add_row("clean-up", _bar(groups_done, groups_total), f"{groups_total} groups")
             grid.add_row("results", "", format_count(results))
@@ -131,19 +153,12 @@ class _Panel(Watcher):
             _bar(progress.held_bytes, self._memory_bytes),
             f"{format_bytes(progress.held_bytes)} of {format_bytes(self._memory_bytes)}",
         )
-        elapsed = time.monotonic() - self._started_s
+        elapsed = self._clock() - self._started_s
         facts = (
             f"results out {format_count(progress.results)}   pushes {progress.pushes} "
             f"({format_bytes(progress.spilled_bytes)})   {elapsed:.0f} s"
         )
         return Group(grid, facts)
-
-    def _due(self) -> bool:
-        now = time.monotonic()
-        if now - self._last_s < 1 / REDRAWS_PER_S:
-            return False
-        self._last_s = now
-        return True
 
 
 def _bar(done: int, total: int | None) -> object:

@@ -19,7 +19,6 @@ def owed(
 ) -> None:
     """Count the combinations that pushed state owes, per group and in all; joins nothing."""
     from dovetail_pipeline.cleanup import owed as count_owed
-
     from dovetail_proto.spill_format import SpillStore
 
     report = count_owed(SpillStore.open(directory))

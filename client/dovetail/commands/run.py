@@ -85,7 +85,7 @@ def run(
         push_share=parse_share(push, what="--push"),
         partitions=partitions,
         cleanup=cleanup,
-        spill_dir=None if spill_dir is None else Path(spill_dir),
+        spill_dir=spill_dir,
     )
     if explain:
         _explain(prepare(request).plan, as_json=as_json)

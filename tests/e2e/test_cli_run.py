@@ -1,0 +1,241 @@
+"""`dovetail run`, as a user types it: the exact join in every format, and a report to rely on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dovetail_bench.oracle import compare
+from kit.cli import dovetail
+from kit.trades import SQL, streams, write_all
+
+TABLES = streams()
+
+REPORTED = {
+    "rows_in": dict,
+    "results_run": int,
+    "results_cleanup": int,
+    "checksum": int,
+    "pushes": int,
+    "moves": int,
+    "spilled_bytes": int,
+    "spilled_groups": int,
+    "peak_state_bytes": list,
+    "peak_rss_bytes": list,
+    "memory_limit_bytes": list,
+    "seconds_run": float,
+    "seconds_cleanup": float,
+    "output": str,
+}
+"""What scripts rely on: names and types of the report."""
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> Path:
+    """The query in a file."""
+    path = tmp_path / "prices.sql"
+    path.write_text(SQL)
+    return path
+
+
+@pytest.mark.parametrize(
+    "formats",
+    [("parquet",), ("csv",), ("jsonl",), ("arrow",), ("parquet", "csv", "jsonl")],
+    ids="+".join,
+)
+def test_every_format_gives_the_exact_join(
+    formats: tuple[str, ...], query: Path, tmp_path: Path
+) -> None:
+    """Compared with DuckDB on the tables that the files were written from."""
+    out = tmp_path / "out"
+    inputs = write_all(TABLES, tmp_path, *formats)
+    done = dovetail("run", query, *inputs, "--output", out, "--memory", "64MB", "--json")
+    assert done.code == 0, done.err
+    report = done.json
+    compared = compare(out, SQL, TABLES)
+    assert compared.equal
+    assert report["results_run"] + report["results_cleanup"] == compared.rows > 1000
+
+
+def test_state_beyond_memory_gives_the_exact_join(query: Path, tmp_path: Path) -> None:
+    """Pushes happen, the clean-up finds what they held back, and nothing temporary is left."""
+    tables = streams(rows=150_000, symbols=30_000)
+    out = tmp_path / "out"
+    inputs = write_all(tables, tmp_path, "parquet")
+    before = set(tmp_path.iterdir())
+    done = dovetail("run", query, *inputs, "--output", out, "--memory", "4MB", "--json")
+    assert done.code == 0, done.err
+    report = done.json
+    assert report["pushes"] > 1
+    assert report["results_cleanup"] > 0
+    assert report["spilled_bytes"] > 0
+    assert 0 < report["spilled_groups"] <= 300
+    assert max(report["peak_state_bytes"]) <= 4_000_000
+    assert compare(out, SQL, tables).equal
+    assert pq.read_table(out / "phase=cleanup").num_rows == report["results_cleanup"]
+    assert pq.read_table(out / "phase=run").num_rows == report["results_run"]
+    assert set(tmp_path.iterdir()) == before | {out}
+
+
+def test_the_report_has_every_field_that_scripts_rely_on(query: Path, tmp_path: Path) -> None:
+    """One JSON object on standard output and nothing else there."""
+    inputs = write_all(TABLES, tmp_path, "parquet")
+    done = dovetail("run", query, *inputs, "--output", "none", "--memory", "64MiB", "--json")
+    assert done.code == 0, done.err
+    report = done.json
+    for name, kind in REPORTED.items():
+        assert isinstance(report[name], kind), name
+    assert report["rows_in"] == {name: t.num_rows for name, t in TABLES.items()}
+    assert report["memory_limit_bytes"] == [64 << 20]
+    assert len(report["peak_rss_bytes"]) == len(report["peak_state_bytes"]) == 1
+    assert report["moves"] == 0
+    assert report["output"] == "none"
+    assert report["spill_dir"] is None
+
+
+def test_counting_only_gives_the_same_checksum_whatever_the_limit(
+    query: Path, tmp_path: Path
+) -> None:
+    """`--output none` writes nothing; the checksum does not depend on order or phase."""
+    tables = streams(rows=60_000, symbols=9_000)
+    inputs = write_all(tables, tmp_path, "parquet")
+    reports = []
+    for memory in ("256MB", "4MB"):
+        done = dovetail("run", query, *inputs, "--output", "none", "--memory", memory, "--json")
+        assert done.code == 0, done.err
+        reports.append(done.json)
+    large, small = reports
+    assert large["pushes"] == 0 < small["pushes"]
+    assert large["checksum"] == small["checksum"]
+    total = large["results_run"]
+    assert small["results_run"] + small["results_cleanup"] == total
+    written = tmp_path / "out"
+    done = dovetail("run", query, *inputs, "--output", written, "--memory", "4MB", "--json")
+    assert done.json["checksum"] == large["checksum"]
+
+
+@pytest.mark.parametrize("victims", ["most-productive", "least-recent", "random"])
+def test_every_choice_of_victims_gives_the_exact_join(
+    victims: str, query: Path, tmp_path: Path
+) -> None:
+    """They differ in speed only."""
+    tables = streams(rows=60_000, symbols=9_000)
+    inputs = write_all(tables, tmp_path, "parquet")
+    out = tmp_path / "out"
+    flags = ["--victims", victims, "--push", "50%", "--memory", "4MB", "--partitions", "40"]
+    done = dovetail("run", query, *inputs, "--output", out, *flags, "--json")
+    assert done.code == 0, done.err
+    assert done.json["pushes"] > 0
+    assert compare(out, SQL, tables).equal
+
+
+def test_a_folder_of_files_is_one_stream(query: Path, tmp_path: Path) -> None:
+    """Files of one format and schema, in the order of their names."""
+    folder = tmp_path / "trades"
+    folder.mkdir()
+    trades = TABLES["trades"]
+    for i in range(4):
+        pq.write_table(trades.slice(i * 1_000, 1_000), folder / f"{i}.parquet")
+    inputs = write_all({k: v for k, v in TABLES.items() if k != "trades"}, tmp_path, "csv")
+    out = tmp_path / "out"
+    done = dovetail("run", query, "--input", f"trades={folder}", *inputs, "--output", out)
+    assert done.code == 0, done.err
+    assert compare(out, SQL, TABLES).equal
+
+
+def test_a_stream_joined_with_itself_is_read_under_both_aliases(tmp_path: Path) -> None:
+    """And counted under both in `rows_in`; the query may come from standard input."""
+    sql = "SELECT a.trade_id, b.trade_id AS other FROM trades a JOIN trades b USING (symbol)"
+    inputs = write_all({"trades": TABLES["trades"]}, tmp_path, "parquet")
+    out = tmp_path / "out"
+    done = dovetail("run", "-", *inputs, "--output", out, "--json", stdin=sql)
+    assert done.code == 0, done.err
+    rows = TABLES["trades"].num_rows
+    assert done.json["rows_in"] == {"a": rows, "b": rows}
+    assert compare(out, sql, TABLES).equal
+
+
+def test_a_query_without_results_has_an_output_that_can_be_read(tmp_path: Path) -> None:
+    """With the query's columns and no rows."""
+    sql = "SELECT a.k, b.v FROM a JOIN b ON a.k = b.k"
+    tables = {"a": pa.table({"k": [1, 2]}), "b": pa.table({"k": [3, 4], "v": ["x", "y"]})}
+    inputs = write_all(tables, tmp_path, "parquet")
+    out = tmp_path / "out"
+    done = dovetail("run", "-", *inputs, "--output", out, stdin=sql)
+    assert done.code == 0, done.err
+    with duckdb.connect() as db:
+        found = db.sql(f"FROM read_parquet('{out}/**/*.parquet', hive_partitioning = false)")
+        assert found.columns == ["k", "v"]
+        assert found.fetchall() == []
+
+
+def test_the_summary_for_people_goes_to_standard_output(query: Path, tmp_path: Path) -> None:
+    """Progress does not."""
+    inputs = write_all(TABLES, tmp_path, "parquet")
+    done = dovetail("run", query, *inputs, "--output", "none")
+    assert done.code == 0
+    assert "rows in" in done.out
+    assert "trades 4,000, quotes 4,000, reviews 2,000" in done.out
+    assert "checksum" in done.out
+
+
+def test_explain_shows_the_plan_and_runs_nothing(query: Path, tmp_path: Path) -> None:
+    """Streams, filters, key, kept columns and groups; no output is needed."""
+    inputs = write_all(TABLES, tmp_path, "parquet")
+    done = dovetail("run", query, *inputs, "--explain")
+    assert done.code == 0, done.err
+    for word in ("trades", "quotes", "reviews", "symbol", "rating", "300"):
+        assert word in done.out
+    assert "note" not in done.out, "a column that is not needed is not kept"
+    told = dovetail("run", query, *inputs, "--explain", "--json", "--partitions", "77")
+    assert told.code == 0
+    assert isinstance(told.json, dict)
+    assert "77" in told.out
+
+
+def test_with_policy_none_a_run_that_fits_needs_no_disk(query: Path, tmp_path: Path) -> None:
+    """And one that does not fit stops with the limit named, and leaves nothing."""
+    inputs = write_all(TABLES, tmp_path, "parquet")
+    out = tmp_path / "out"
+    done = dovetail(
+        "run", query, *inputs, "--output", out, "--policy", "none", "--memory", "64MB", "--json"
+    )
+    assert done.code == 0, done.err
+    assert done.json["pushes"] == 0
+    assert compare(out, SQL, TABLES).equal
+
+    large = streams(rows=150_000, symbols=30_000)
+    inputs = write_all(large, tmp_path, "parquet")
+    failed = tmp_path / "failed"
+    done = dovetail(
+        "run", query, *inputs, "--output", failed, "--policy", "none", "--memory", "4MB", "--json"
+    )
+    assert done.code == 5
+    assert done.json["error"]["code"] == "memory-limit"
+    assert not failed.exists()
+
+
+def test_cleanup_none_keeps_the_store_and_says_how_to_go_on(query: Path, tmp_path: Path) -> None:
+    """`dovetail owed` counts what is missing and `dovetail cleanup` adds exactly that, once."""
+    tables = streams(rows=60_000, symbols=9_000)
+    inputs = write_all(tables, tmp_path, "parquet")
+    out, spill = tmp_path / "out", tmp_path / "spill"
+    flags = ["--memory", "4MB", "--cleanup", "none", "--spill-dir", spill]
+    done = dovetail("run", query, *inputs, "--output", out, *flags)
+    assert done.code == 0, done.err
+    assert f"dovetail cleanup {spill}" in " ".join(done.out.split())
+
+    owed = dovetail("owed", spill, "--json")
+    assert owed.code == 0, owed.err
+    assert owed.json["owed"] > 0
+    assert "owed in all" in dovetail("owed", spill).out
+
+    for _ in range(2):
+        cleaned = dovetail("cleanup", spill, "--output", out, "--json")
+        assert cleaned.code == 0, cleaned.err
+        assert cleaned.json["results_cleanup"] > 0
+        assert compare(out, SQL, tables).equal

@@ -1,0 +1,77 @@
+"""Ctrl-C and SIGTERM: the state is closed, and what it owes can be produced later."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from dovetail_bench.workloads import UniformWorkload
+from kit.cli import dovetail, dovetail_signalled
+from kit.trades import write_all
+
+WORKLOAD = UniformWorkload(rows=1_200_000, distinct=300_000)
+"""Some seconds of work, so that a signal after the first push always comes in the middle."""
+
+
+@pytest.fixture(scope="module")
+def stream_words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Streams that take a while."""
+    folder = tmp_path_factory.mktemp("streams")
+    tables = {name: WORKLOAD.table(i) for i, name in enumerate(WORKLOAD.names)}
+    (folder / "query.sql").write_text(WORKLOAD.sql)
+    return [str(folder / "query.sql"), *write_all(tables, folder, "parquet")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)
+def test_a_stopped_run_is_closed_and_can_be_cleaned_up(
+    number: signal.Signals, stream_words: list[str], tmp_path: Path
+) -> None:
+    """What the run wrote and what the clean-up adds are the join of the rows that were read."""
+    spill = tmp_path / "spill"
+    done = dovetail_signalled(
+        "run", *stream_words, "--output=none", "--memory=8MB", "--spill-dir", spill, "--json",
+        when=(spill / "pushes" / "000001" / "manifest.json").exists,
+        numbers=(number,),
+    )  # fmt: skip
+    assert done.code == 130, done.err
+    assert "stopping" in done.err
+    assert "Traceback" not in done.err
+    assert f"dovetail cleanup {spill}" in done.err
+    details = done.json["error"]["details"]
+    read = details["rows_in"]
+    assert 0 < sum(read.values()) < 3 * WORKLOAD.rows
+
+    owed = dovetail("owed", spill, "--json")
+    assert owed.code == 0, owed.err
+    cleaned = dovetail("cleanup", spill, "--output=none", "--json")
+    assert cleaned.code == 0, cleaned.err
+    assert cleaned.json["results_cleanup"] == owed.json["owed"]
+    assert details["results_run"] + owed.json["owed"] == results_of_first_rows(read)
+
+
+def results_of_first_rows(read: dict[str, int]) -> int:
+    """How many results the first rows of each stream have, by DuckDB."""
+    with duckdb.connect() as db:
+        for i, name in enumerate(WORKLOAD.names):
+            db.register(name, WORKLOAD.table(i).slice(0, read[name]))
+        found = db.execute(f"SELECT count(*) FROM ({WORKLOAD.sql})").fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+def test_a_second_signal_quits_at_once(stream_words: list[str], tmp_path: Path) -> None:
+    """The store is then not closed, and the clean-up refuses it instead of guessing."""
+    spill = tmp_path / "spill"
+    done = dovetail_signalled(
+        "run", *stream_words, "--output=none", "--memory=8MB", "--spill-dir", spill,
+        when=(spill / "pushes" / "000001" / "manifest.json").exists,
+        numbers=(signal.SIGINT, signal.SIGTERM),
+    )  # fmt: skip
+    assert done.code in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+    assert not (spill / "closed.json").exists()
+    refused = dovetail("cleanup", spill, "--output=none")
+    assert refused.code == 6
+    assert "Traceback" not in refused.err
