@@ -23,10 +23,11 @@ def keep_kernels_of(sources: Iterable[Path]) -> None:
     digest = hashlib.sha256()
     for source in sorted(sources):
         digest.update(source.read_bytes())
-    config.CACHE_DIR = str(_parent() / digest.hexdigest()[:16])
+    config.CACHE_DIR = str(cache_folder() / digest.hexdigest()[:16])
 
 
-def _parent() -> Path:
+def cache_folder() -> Path:
+    """The folder that all versions are kept below; it may not exist yet."""
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     if chosen:
         return Path(chosen)

@@ -47,8 +47,8 @@ class Findings:
         ]
         if not self.kernel_cache_writable:
             found.append(
-                f"{self.kernel_cache} is read-only, so kernels are compiled at every start: "
-                "set NUMBA_CACHE_DIR to a folder that can be written"
+                f"{self.kernel_cache} cannot be written, so kernels are compiled at every start: "
+                "set NUMBA_CACHE_DIR to a folder that can"
             )
         return found
 
@@ -70,11 +70,11 @@ def look() -> Findings:
     """Look at this machine and this interpreter."""
     import psutil
 
-    import dovetail_processor
+    from dovetail_proto.kernel_cache import cache_folder
 
     memory = psutil.virtual_memory()
     folder = tempfile.gettempdir()
-    cache = os.environ.get("NUMBA_CACHE_DIR") or str(Path(dovetail_processor.__file__).parent)
+    cache = cache_folder()
     return Findings(
         python=f"{platform.python_version()} at {sys.executable}",
         packages={name: _version(name) for name in PACKAGES},
@@ -83,8 +83,8 @@ def look() -> Findings:
         memory_free_bytes=int(memory.available),
         temporary_folder=folder,
         temporary_free_bytes=shutil.disk_usage(folder).free,
-        kernel_cache=cache,
-        kernel_cache_writable=os.access(cache, os.W_OK),
+        kernel_cache=str(cache),
+        kernel_cache_writable=_writable(cache),
         java=_java(),
     )
 
@@ -94,6 +94,15 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def _cores() -> int:
@@ -126,7 +135,7 @@ def _print(findings: Findings) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    cache = "writable" if findings.kernel_cache_writable else "read-only"
+    cache = "writable" if findings.kernel_cache_writable else "cannot be written"
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_row("python", findings.python)
     table.add_row(
