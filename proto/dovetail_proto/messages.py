@@ -1,0 +1,343 @@
+"""What manager, processors and splits tell each other, as plain data.
+
+The names of the eight steps of a move are the paper's (S4 5.1, Fig. 13); `Reserve`, `Reactivated`
+and `FinishMove` are ours. `wire` carries every type here over protobuf; the machines in
+`dovetail_manager.moves` and `dovetail_processor.moves` see nothing else.
+
+Fencing: every control message of a move carries a `MoveRef`. A processor refuses a lower epoch
+than the highest it has seen, a move that has ended, and a step that does not follow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dovetail_proto.ids import (
+    Epoch,
+    GroupId,
+    MapVersion,
+    MoveId,
+    ProcessorId,
+    QueryName,
+    SplitId,
+)
+from dovetail_proto.partition_map import MapPatch
+
+Groups = tuple[GroupId, ...]
+"""Group ids, ascending, each once."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRef:
+    """Which move a message belongs to, and by whose authority."""
+
+    query: QueryName
+    epoch: Epoch  # of the manager that sent it, or whose order led to it
+    move: MoveId
+    oldest_open: MoveId  # every move of the query before this one has ended at all participants
+
+
+# The eight steps -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ComputePartitionsToMove:
+    """Step 1, manager → sender: choose groups worth `want_bytes`, or exactly `groups` if given."""
+
+    ref: MoveRef
+    want_bytes: int
+    groups: Groups = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsToMove:
+    """Step 2, sender → manager: these groups, in order of choice, of these bytes; maybe none."""
+
+    ref: MoveRef
+    groups: Groups
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeactivatePartitions:
+    """Step 3, manager → sender and split hosts: hold the chunk's tuples back, then mark the end."""
+
+    ref: MoveRef
+    chunk: int
+    groups: Groups
+    sender: ProcessorId
+    splits: tuple[SplitId, ...]  # every split of the query: whose markers the sender waits for
+
+
+@dataclass(frozen=True, slots=True)
+class Deactivated:
+    """Step 4, split host (and sender) → manager: tuples are held, markers are on their way."""
+
+    ref: MoveRef
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfMovedPartitions:
+    """In-band, split → sender: no tuple of the chunk comes after this. Needs no credit."""
+
+    query: QueryName
+    move: MoveId
+    chunk: int
+    split: SplitId
+
+
+@dataclass(frozen=True, slots=True)
+class SendPartitions:
+    """Step 5, manager → sender: hand the chunk to `receiver` once all markers are in."""
+
+    ref: MoveRef
+    chunk: int
+    groups: Groups
+    receiver: ProcessorId
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivePartitions:
+    """Step 6, sender → receiver: the chunk's state; inert until the commit."""
+
+    ref: MoveRef
+    chunk: int
+    groups: Groups
+    size_bytes: int  # memory it needs at the receiver
+    payload: bytes = field(repr=False)  # the groups with generations, statistics, marks
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """Step 7, receiver → manager: the whole chunk is here."""
+
+    ref: MoveRef
+    chunk: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReactivatePartitions:
+    """Step 8, manager → every participant: the chunk is over, `patch` says who owns its groups.
+
+    After a commit the owner is the receiver, after a rollback the sender. The owner hears it
+    first; the others when it has answered, so that released tuples find their groups active.
+    """
+
+    ref: MoveRef
+    chunk: int
+    groups: Groups
+    owner: ProcessorId
+    patch: MapPatch
+
+
+@dataclass(frozen=True, slots=True)
+class Reactivated:
+    """Answer to step 8: done here; this participant's map is now at `map_version`."""
+
+    ref: MoveRef
+    chunk: int
+    map_version: MapVersion
+
+
+# Around the eight steps ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Before step 3, manager → receiver: keep `size_bytes` free for this move."""
+
+    ref: MoveRef
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """Receiver → manager: the memory is kept."""
+
+    ref: MoveRef
+
+
+@dataclass(frozen=True, slots=True)
+class FinishMove:
+    """Manager → every participant: nothing of this move follows; late messages find it shut."""
+
+    ref: MoveRef
+
+
+@dataclass(frozen=True, slots=True)
+class MoveFinished:
+    """Participant → manager: shut here."""
+
+    ref: MoveRef
+
+
+@dataclass(frozen=True, slots=True)
+class PushPartitions:
+    """Manager → processor, active-disk only: push `size_bytes` of the least productive state."""
+
+    query: QueryName
+    epoch: Epoch
+    order: int  # grows by one per order of an epoch; a repeated order is done once
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """Processor → manager: order done; `size_bytes` went to disk (0 if nothing could)."""
+
+    query: QueryName
+    epoch: Epoch
+    order: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Any direction: your message about `move` was not accepted, and nothing was changed."""
+
+    ref: MoveRef
+    chunk: int  # −1 if the message was not about a chunk
+    refused: str  # the name of the refused message
+    domain: str  # dovetail_proto.errors.Domain
+    message: str
+    epoch: Epoch  # the highest that the refuser knows: above `ref.epoch`, the asker is deposed
+    map_version: MapVersion  # the refuser's, 0 if it holds no map
+
+
+# Membership ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Processor → manager: take me in. A new incarnation means that the former one is dead."""
+
+    processor: ProcessorId
+    incarnation: int  # chosen at start, never reused by this processor
+    version: str  # of Dovetail; others are refused
+    memory_limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueryLoad:
+    """What a processor reports of one query: sums over its groups and counts since it began."""
+
+    query: QueryName
+    groups: int
+    held_bytes: int
+    spilled_bytes: int  # pushed by this processor so far
+    produced: int  # combinations, since the processor started
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Processor → manager, about once a second: alive, with this load."""
+
+    processor: ProcessorId
+    incarnation: int
+    used_bytes: int  # state, queues, reservations: whatever counts against the limit
+    loads: tuple[QueryLoad, ...]
+    adapting: bool  # a push or a move is under way here
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Manager → processor, to Join and Heartbeat: `member` False means stop: you were let go."""
+
+    epoch: Epoch
+    processor: ProcessorId
+    incarnation: int
+    member: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Processor → manager: move my groups away, then let me go."""
+
+    processor: ProcessorId
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopQuery:
+    """Manager → processor: the query failed for `cause`; drop its state, keep its results."""
+
+    query: QueryName
+    epoch: Epoch
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueryStopped:
+    """Processor → manager: dropped."""
+
+    query: QueryName
+    epoch: Epoch
+
+
+# Data plane --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TupleBatch:
+    """Split → instance: rows of one stream as Arrow IPC, in source order."""
+
+    query: QueryName
+    split: SplitId
+    source: str
+    sequence: int  # of the source; marks per group and source drop a replay
+    map_version: MapVersion  # by which it was routed
+    rows: int
+    payload: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFrame:
+    """Split host → instance: one numbered item of a link; delivered in order, once."""
+
+    number: int  # from 1, per link
+    item: TupleBatch | EndOfMovedPartitions
+
+
+@dataclass(frozen=True, slots=True)
+class LinkAck:
+    """Instance → split host: all frames up to `number` are taken in; more may be sent.
+
+    Credit is a running total, so that a lost, repeated or late answer can do no harm.
+    """
+
+    query: QueryName
+    split: SplitId
+    number: int
+    allowed_bytes: int  # of batches, since the link began; markers need none
+
+
+MoveRequest = (
+    ComputePartitionsToMove
+    | Reserve
+    | DeactivatePartitions
+    | SendPartitions
+    | ReceivePartitions
+    | ReactivatePartitions
+    | FinishMove
+)
+"""What a participant is asked to do."""
+
+MoveReply = (
+    PartitionsToMove | Reserved | Deactivated | Received | Reactivated | MoveFinished | Refused
+)
+"""What the manager hears back."""
+
+ControlMessage = (
+    MoveRequest
+    | MoveReply
+    | PushPartitions
+    | Pushed
+    | Join
+    | Heartbeat
+    | Heard
+    | Leave
+    | StopQuery
+    | QueryStopped
+)
