@@ -1,0 +1,64 @@
+"""`active-disk` (S4 6, Fig. 19): as lazy-disk, and when memory is balanced make room for the
+productive by pushing the least productive processor's state before it is full.
+
+    M_least / M_most < θ_d                 ⇒  move, as distributed
+    else MaxRate / MinRate > θ_f           ⇒  push on the processor with MinRate
+    in all at most M_query − M_cluster     (more would push what fits into memory)
+
+A rate is the number of combinations in the sample divided by the processor's groups. After a
+push the memory is uneven, so a move follows that brings productive groups to the freed memory.
+"""
+
+from __future__ import annotations
+
+from dovetail_manager.adaptation import distributed
+from dovetail_manager.adaptation.snapshot import (
+    AdaptationSettings,
+    Decision,
+    MoveState,
+    Nothing,
+    Policy,
+    PushState,
+    Snapshot,
+)
+
+
+def decide(snapshot: Snapshot, settings: AdaptationSettings) -> list[Decision]:
+    """Moves if memory is uneven, else at most one forced push, else why nothing."""
+    moves = distributed.decide(snapshot, settings)
+    if any(isinstance(m, MoveState) for m in moves):
+        return moves
+    rated = [p for p in snapshot.processors if p.free and p.groups > 0]
+    if len(rated) < 2:
+        return [*moves, Nothing("alone", f"{len(rated)} processors have a rate to compare")]
+    low = min(rated, key=lambda p: (p.rate, p.processor))
+    high = max(rated, key=lambda p: (p.rate, p.processor))
+    cluster_bytes = sum(p.limit_bytes for p in snapshot.processors)
+    left_bytes = snapshot.query_bytes - cluster_bytes - snapshot.forced_bytes
+    ratio = high.rate / low.rate if low.rate else float("inf") if high.rate else 1.0
+    numbers = {
+        "min_rate": low.rate,
+        "max_rate": high.rate,
+        "rate_ratio": ratio,
+        "m_query_bytes": float(snapshot.query_bytes),
+        "m_cluster_bytes": float(cluster_bytes),
+        "forced_bytes": float(snapshot.forced_bytes),
+    }
+    rates = f"{high.processor} / {low.processor} = {high.rate:.3g} / {low.rate:.3g}"
+    if not ratio > settings.force_above_rate_ratio:
+        why = f"equally productive: {rates} is not above {settings.force_above_rate_ratio:g}"
+        return [*moves, Nothing("equally productive", why, numbers)]
+    if left_bytes <= 0:
+        why = (
+            f"M_query {snapshot.query_bytes} − M_cluster {cluster_bytes} − forced so far "
+            f"{snapshot.forced_bytes} leaves nothing to push"
+        )
+        return [*moves, Nothing("bound", why, numbers)]
+    want_bytes = min(int(settings.push_fraction * low.held_bytes), left_bytes)
+    if want_bytes <= 0:
+        return [*moves, Nothing("empty", f"{low.processor} holds nothing to push", numbers)]
+    why = f"unequally productive: {rates} is above {settings.force_above_rate_ratio:g}"
+    return [PushState(low.processor, want_bytes, why, numbers)]
+
+
+POLICY = Policy("active-disk", spills_locally=True, decide=decide)

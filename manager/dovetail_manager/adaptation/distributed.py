@@ -1,0 +1,84 @@
+"""`distributed` (S4 5): even out memory by moving groups from the most to the least used.
+
+    M_least / M_most < θ_d   ⇒   move (M_most − M_least) / 2 from the most to the least used
+
+S4 moves one pair at a time. With many processors that takes one interval per processor to
+settle, so the k-th most used is paired with the k-th least used, for as long as a pair by itself
+fulfils the rule; the first pair is always S4's.
+"""
+
+from __future__ import annotations
+
+from dovetail_manager.adaptation.snapshot import (
+    AdaptationSettings,
+    Decision,
+    MoveState,
+    Nothing,
+    Policy,
+    ProcessorLoad,
+    Snapshot,
+)
+
+
+def decide(snapshot: Snapshot, settings: AdaptationSettings) -> list[Decision]:
+    """The moves of this round, largest difference first, or why there is none."""
+    since_s = snapshot.now_s - snapshot.moved_s
+    if since_s < settings.move_interval_s:
+        return [
+            Nothing(
+                "interval",
+                f"the last moves began {since_s:.1f} s ago, "
+                f"the interval is {settings.move_interval_s:g} s",
+                {"since_s": since_s},
+            )
+        ]
+    free = sorted(
+        (p for p in snapshot.processors if p.free), key=lambda p: (p.used_bytes, p.processor)
+    )
+    if len(free) < 2:
+        return [Nothing("alone", f"{len(free)} processors are free to adapt, a move needs 2")]
+    decisions: list[Decision] = []
+    for least, most in list(zip(free, reversed(free), strict=True))[: len(free) // 2]:
+        verdict = _pair(least, most, settings)
+        if isinstance(verdict, Nothing):
+            # Pairs further in differ even less.
+            decisions = decisions or [verdict]
+            break
+        decisions.append(verdict)
+        if len(decisions) == settings.pairs_max:
+            break
+    return decisions
+
+
+def _pair(least: ProcessorLoad, most: ProcessorLoad, settings: AdaptationSettings) -> Decision:
+    ratio = least.used_bytes / most.used_bytes if most.used_bytes else 1.0
+    want_bytes = (most.used_bytes - least.used_bytes) // 2
+    numbers = {
+        "m_least_bytes": float(least.used_bytes),
+        "m_most_bytes": float(most.used_bytes),
+        "ratio": ratio,
+        "move_below_ratio": settings.move_below_ratio,
+        "want_bytes": float(want_bytes),
+    }
+    pair = f"{least.processor} / {most.processor} = {ratio:.2f}"
+    if ratio >= settings.move_below_ratio:
+        return Nothing(
+            "balanced", f"balanced: {pair} is not below {settings.move_below_ratio:g}", numbers
+        )
+    floor_bytes = int(settings.move_min_fraction * most.limit_bytes)
+    if want_bytes < floor_bytes:
+        return Nothing(
+            "too small",
+            f"too small: half the difference is {want_bytes} bytes, a move takes {floor_bytes}",
+            numbers,
+        )
+    return MoveState(
+        most.processor,
+        least.processor,
+        want_bytes,
+        f"uneven: {pair} is below {settings.move_below_ratio:g}",
+        numbers,
+    )
+
+
+POLICY = Policy("distributed", spills_locally=False, decide=decide)

@@ -1,0 +1,115 @@
+"""What a policy sees and what it may decide: plain numbers in, decisions with reasons out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dovetail_proto.ids import ProcessorId, QueryName
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptationSettings:
+    """The thresholds of S4, by its names, with the defaults of its experiments."""
+
+    move_below_ratio: float = 0.8
+    """θ_d: move when M_least / M_most is below it (S4 5.1 and Fig. 17)."""
+
+    spill_above_ratio: float = 0.8
+    """θ_m: a processor pushes to disk when it uses more of its memory than this (Fig. 18)."""
+
+    force_above_rate_ratio: float = 2.0
+    """θ_f: force a push when MaxRate / MinRate exceeds it (Fig. 19)."""
+
+    inactive_after_s: float = 60.0
+    """θ_t: a group without a new tuple for longer is pushed first (S4 4.3)."""
+
+    push_fraction: float = 0.3
+    """Share of the held state that one push takes (S4 4.4: 30 % was best)."""
+
+    move_interval_s: float = 45.0
+    """Time between two rounds of moves (S4 5.2); 2 s in `dovetail run`."""
+
+    move_min_fraction: float = 0.1
+    """A move of less than this share of the sender's memory limit is not worth its messages."""
+
+    pairs_max: int = 1 << 15
+    """How many pairs may move in one round: the k-th most with the k-th least used. 1 is S4's
+    rule; more processors need more pairs to settle in the same time."""
+
+    settle_intervals: int = 5
+    """A group that has moved stays for this many intervals, so that alternating load does not
+    send it back and forth; the sender leaves it out when it chooses."""
+
+    paper_restrictions: bool = False
+    """Leave groups with generations on disk where they are, as S4 6 does."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorLoad:
+    """One processor as the policies see it."""
+
+    processor: ProcessorId
+    limit_bytes: int  # M_a
+    used_bytes: int  # M_u: whatever counts against the limit
+    held_bytes: int  # state of this query's groups in memory
+    groups: int  # of this query
+    rate: float  # smoothed combinations per sample and group (S4 6, "average output rate")
+    free: bool = True  # no push, no move, not leaving: may take part in an adaptation
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The cluster at one moment, for one query."""
+
+    query: QueryName
+    now_s: float
+    processors: tuple[ProcessorLoad, ...]  # members that are alive
+    query_bytes: int  # M_query: expected state in all, as well as it is known
+    forced_bytes: int = 0  # pushed by the manager's order so far
+    moved_s: float = float("-inf")  # when the last round of moves was decided
+
+
+Numbers = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class MoveState:
+    """Move `want_bytes` of the most productive groups from `sender` to `receiver`."""
+
+    sender: ProcessorId
+    receiver: ProcessorId
+    want_bytes: int
+    reason: str
+    numbers: Numbers = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PushState:
+    """Push `want_bytes` of the least productive groups of `processor` to disk."""
+
+    processor: ProcessorId
+    want_bytes: int
+    reason: str
+    numbers: Numbers = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """Leave all as it is, and why. `kind` is the reason without its numbers."""
+
+    kind: str
+    reason: str
+    numbers: Numbers = field(default_factory=dict)
+
+
+Decision = MoveState | PushState | Nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A named way to adapt. `decide` never returns an empty list."""
+
+    name: str
+    spills_locally: bool  # processors push on their own when above θ_m
+    decide: Callable[[Snapshot, AdaptationSettings], list[Decision]]

@@ -1,0 +1,155 @@
+"""Which processors there are: joining, alive, leaving, gone or dead. A pure machine.
+
+    Join ─▶ ALIVE ── Leave ─▶ LEAVING ── owns nothing, hosts nothing ─▶ LEFT
+              │                  │
+              └── silent for `dead_after_s`, or a newer incarnation joins ─▶ DEAD
+
+Invariant: an incarnation that was declared dead is never taken back; a processor that was only
+slow hears so at its next heartbeat and stops. Incarnations of a processor grow, so a late Join of
+an old one cannot replace a newer one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dovetail_proto.errors import Domain, Refusal
+from dovetail_proto.ids import NAME, ProcessorId
+from dovetail_proto.messages import Heartbeat, Join, Leave
+
+
+class MemberState(StrEnum):
+    """How far a processor belongs to the cluster."""
+
+    ALIVE = "alive"
+    LEAVING = "leaving"  # its groups are being moved away; it gets no new ones
+    LEFT = "left"
+    DEAD = "dead"
+
+
+IN = (MemberState.ALIVE, MemberState.LEAVING)
+
+
+@dataclass(slots=True)
+class Member:
+    """One processor."""
+
+    processor: ProcessorId
+    incarnation: int
+    memory_limit_bytes: int
+    state: MemberState
+    heard_s: float  # when it was last heard; a restarted manager starts from its own start
+    cause: str = ""  # why it is dead; empty otherwise
+
+
+class Membership:
+    """All processors that ever joined. Methods return the members whose state changed."""
+
+    def __init__(self, version: str, dead_after_s: float) -> None:
+        self.version = version
+        self.dead_after_s = dead_after_s
+        self.members: dict[ProcessorId, Member] = {}
+        self.ticked_s = float("inf")  # when `tick` was last called; inf before the first time
+
+    def restore(self, members: list[Member], now_s: float) -> None:
+        """Take over what the store knows; everyone gets a fresh grace period."""
+        for member in members:
+            member.heard_s = now_s
+            self.members[member.processor] = member
+
+    def join(self, m: Join, now_s: float) -> list[Member]:
+        """Take a processor in. A newer incarnation proves the former one dead.
+
+        Returns the dead former incarnation, if it was in, and the new member; nothing if this
+        incarnation is in already.
+        """
+        if not NAME.fullmatch(m.processor):
+            raise Refusal(Domain.MESSAGE, f"processor name {m.processor!r} is not allowed")
+        if m.version != self.version:
+            raise Refusal(
+                Domain.MEMBER,
+                f"processor {m.processor!r} runs Dovetail {m.version}, the manager {self.version}",
+                remedy="run the same version everywhere",
+            )
+        if m.memory_limit_bytes <= 0:
+            raise Refusal(Domain.MESSAGE, f"processor {m.processor!r} has no memory limit")
+        known = self.members.get(m.processor)
+        if known is not None and m.incarnation <= known.incarnation:
+            if m.incarnation == known.incarnation and known.state in IN:
+                known.heard_s = now_s
+                return []
+            raise Refusal(
+                Domain.MEMBER,
+                f"incarnation {m.incarnation} of processor {m.processor!r} is over",
+                remedy="start it again",
+            )
+        changed: list[Member] = []
+        if known is not None and known.state in IN:
+            known.state, known.cause = MemberState.DEAD, "it was started again"
+            changed.append(known)
+        member = Member(m.processor, m.incarnation, m.memory_limit_bytes, MemberState.ALIVE, now_s)
+        self.members[m.processor] = member
+        return [*changed, member]
+
+    def heartbeat(self, m: Heartbeat | Leave, now_s: float) -> Member:
+        """Note that a member is alive; Refusal if it is none (any more)."""
+        known = self.members.get(m.processor)
+        if known is None or known.incarnation != m.incarnation or known.state not in IN:
+            state = f"is {known.state}" if known else "is unknown"
+            raise Refusal(
+                Domain.MEMBER,
+                f"processor {m.processor!r}, incarnation {m.incarnation}, {state}",
+                remedy="start it again",
+            )
+        known.heard_s = now_s
+        return known
+
+    def leave(self, m: Leave, now_s: float) -> list[Member]:
+        """Start draining a member; nothing if it is leaving already."""
+        known = self.heartbeat(m, now_s)
+        if known.state is MemberState.LEAVING:
+            return []
+        known.state = MemberState.LEAVING
+        return [known]
+
+    def drained(self, processor: ProcessorId) -> list[Member]:
+        """A leaving member owns and hosts nothing any more: let it go."""
+        known = self.members.get(processor)
+        if known is None or known.state is not MemberState.LEAVING:
+            return []
+        known.state = MemberState.LEFT
+        return [known]
+
+    def tick(self, now_s: float) -> list[Member]:
+        """Declare dead who has been silent for too long.
+
+        Unless it was the manager that slept: if `tick` itself comes late by half the patience,
+        heartbeats may still wait to be read, and everyone gets a fresh grace period.
+        """
+        if now_s - self.ticked_s > self.dead_after_s / 2:
+            for m in self.members.values():
+                m.heard_s = now_s
+        self.ticked_s = now_s
+        dead = [
+            m
+            for m in self.members.values()
+            if m.state in IN and now_s >= m.heard_s + self.dead_after_s
+        ]
+        for member in dead:
+            member.state = MemberState.DEAD
+            member.cause = f"it was silent for {now_s - member.heard_s:.1f} s"
+        return dead
+
+    def alive(self) -> list[Member]:
+        """Members that are in, by name."""
+        return sorted((m for m in self.members.values() if m.state in IN), key=_by_name)
+
+    def next_tick_s(self) -> float:
+        """When `tick` may declare somebody dead."""
+        heard = [m.heard_s for m in self.members.values() if m.state in IN]
+        return min(heard, default=float("inf")) + self.dead_after_s
+
+
+def _by_name(member: Member) -> ProcessorId:
+    return member.processor

@@ -1,0 +1,110 @@
+"""A query as the manager runs it, and the records of queries and members in the store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from dovetail_manager.adaptation.admission import Admission
+from dovetail_manager.membership import Member, MemberState
+from dovetail_manager.moves.coordinator import Coordinator
+from dovetail_manager.moves.protocol import Move, Outcome
+from dovetail_proto.errors import ConfigError
+from dovetail_proto.ids import MoveId, ProcessorId, QueryName, SplitId
+from dovetail_proto.messages import PushPartitions
+
+
+@dataclass(slots=True)
+class Query:
+    """One submitted query. Its machines are given to it by the manager in office."""
+
+    name: QueryName
+    policy_name: str
+    split_hosts: Mapping[ProcessorId, tuple[SplitId, ...]]
+    expected_bytes: int | None  # told at submission; None: estimated
+    cause: str = ""  # why it failed; empty while it runs
+    forced_bytes: int = 0  # as written last; `admission` counts on from it
+    stopping: set[ProcessorId] = field(default_factory=set)  # have to drop a failed query yet
+    orders: dict[ProcessorId, PushPartitions] = field(default_factory=dict)  # not answered yet
+    drain_failures: dict[ProcessorId, int] = field(default_factory=dict)  # in a row
+    coordinator: Coordinator = field(init=False)
+    admission: Admission = field(init=False)
+
+    @property
+    def key(self) -> str:
+        """Where its record is stored."""
+        return f"query/{self.name}"
+
+    def depends_on(self, processor: ProcessorId) -> bool:
+        """Whether the query would lose state or input with `processor`."""
+        owned = self.coordinator.map_tail.groups_of(processor)
+        return len(owned) > 0 or processor in self.split_hosts
+
+    def owns(self, move: str) -> bool:
+        """Whether `move` is an open move of this query."""
+        return MoveId(move) in self.coordinator.moves
+
+    def drain_share(self, processor: ProcessorId, groups: int) -> int:
+        """How many groups a leaving member is asked for at once: halved after every failure."""
+        return max(1, groups >> self.drain_failures.get(processor, 0))
+
+    def ended(self, move: Move) -> None:
+        """Note how a move went."""
+        if move.outcome is Outcome.ROLLED_BACK:
+            failures = self.drain_failures.get(move.sender, 0)
+            self.drain_failures[move.sender] = failures + 1
+        else:
+            self.drain_failures.pop(move.sender, None)
+
+    def to_json(self) -> str:
+        """The record."""
+        return json.dumps(
+            {
+                "name": self.name,
+                "policy": self.policy_name,
+                "split_hosts": dict(self.split_hosts),
+                "expected_bytes": self.expected_bytes,
+                "cause": self.cause,
+                "forced_bytes": self.admission.forced_bytes,
+            }
+        )
+
+
+def query_from_json(text: str) -> Query:
+    """Read a query's record; its machines are the caller's."""
+    try:
+        raw: dict[str, Any] = json.loads(text)
+        hosts = {
+            ProcessorId(p): tuple(SplitId(s) for s in splits)
+            for p, splits in raw["split_hosts"].items()
+        }
+        return Query(
+            QueryName(raw["name"]),
+            raw["policy"],
+            hosts,
+            raw["expected_bytes"],
+            cause=raw["cause"],
+            forced_bytes=int(raw["forced_bytes"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise ConfigError(
+            f"not the record of a query: {e}", remedy="restore the manager's store"
+        ) from e
+
+
+def member_to_json(member: Member) -> str:
+    """A member's record."""
+    return json.dumps(asdict(member))
+
+
+def member_from_json(text: str) -> Member:
+    """Read a member's record."""
+    try:
+        raw: dict[str, Any] = json.loads(text)
+        return Member(**{**raw, "state": MemberState(raw["state"])})
+    except (TypeError, ValueError, KeyError) as e:
+        raise ConfigError(
+            f"not the record of a member: {e}", remedy="restore the manager's store"
+        ) from e
