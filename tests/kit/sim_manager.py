@@ -1,0 +1,176 @@
+"""The manager's process and its store, simulated: `Steering` is the real one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sim_world import Violation, World
+
+from dovetail_manager.moves.journal import Write
+from dovetail_manager.moves.protocol import MoveEnded, Send, StepDown
+from dovetail_manager.steering import Output, Steering, SteeringSettings
+from dovetail_proto.errors import Refusal
+from dovetail_proto.ids import Epoch, ProcessorId
+from dovetail_proto.partition_map import map_from_json
+
+STORE_DELAY_S = 0.01
+STORE_TIMEOUT_S = 0.5
+
+
+class SimStore:
+    """A linearizable store: an epoch, a revision and entries; it never fails itself."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.revision = 0
+        self.entries: dict[str, str] = {}
+        self.writes = 0
+
+    def acquire(self) -> tuple[Epoch, int, dict[str, str]]:
+        """Put a new manager in office."""
+        self.epoch += 1
+        return Epoch(self.epoch), self.revision, dict(self.entries)
+
+    def write(self, w: Write) -> str:
+        """`ok`, `fenced` or `stale`; the same write twice is done once."""
+        if w.epoch != self.epoch:
+            return "fenced"
+        if w.revision == self.revision:
+            return "ok"
+        if w.revision != self.revision + 1:
+            return "stale"
+        self._check_maps(w)
+        for key, value in w.puts.items():
+            if value is None:
+                self.entries.pop(key, None)
+            else:
+                self.entries[key] = value
+        self.revision = w.revision
+        self.writes += 1
+        return "ok"
+
+    def _check_maps(self, w: Write) -> None:
+        """One owner per group and version: a map follows its predecessor by a version."""
+        for key, value in w.puts.items():
+            if key.startswith("map/") and key in self.entries and value is not None:
+                old, new = map_from_json(self.entries[key]), map_from_json(value)
+                if new.version != old.version + 1:
+                    raise Violation(f"map version {new.version} follows {old.version}")
+
+
+class SimManager:
+    """One manager process, from taking office to crash or step-down."""
+
+    def __init__(
+        self, world: World, store: SimStore, address: str, settings: SteeringSettings
+    ) -> None:
+        self.world = world
+        self.store = store
+        self.address = address
+        self.crashed = False
+        self.paused_until_s = 0.0
+        self.crash_at_write: tuple[int, bool] | None = None  # which write of ours; after it?
+        self.writes_begun = 0
+        self._awaited = -1  # revision whose answer is outstanding
+        self._tick_s = float("inf")
+        epoch, revision, entries = store.acquire()
+        self.steering, outputs = Steering.resume(epoch, revision, entries, settings, world.now_s)
+        world.nodes[address] = self
+        world.tell(address, f"takes office in epoch {epoch}")
+        self.act(outputs)
+
+    def receive(self, source: str, message: Any) -> None:
+        """A message from a processor."""
+        try:
+            outputs = self.steering.handle(ProcessorId(source), message, self.world.now_s)
+        except Refusal as e:
+            self.world.tell(self.address, e)
+            return
+        self.act(outputs)
+
+    def check(self) -> None:
+        """The machine's own invariants."""
+        self.steering.check()
+
+    def crash(self, why: str) -> None:
+        """Lose everything but the store."""
+        self.crashed = True
+        self.world.tell(self.address, f"CRASHES {why}")
+
+    def act(self, outputs: list[Output]) -> None:
+        """Carry out what the machine says."""
+        for output in outputs:
+            if self.crashed:
+                return
+            match output:
+                case Send(to, message):
+                    self.world.send(self.address, to, message)
+                    if type(message).__name__ != "Heard":
+                        self.world.tell(self.address, (to, message))
+                case Write():
+                    self._write(output)
+                case StepDown(cause):
+                    self.crash(f"as it steps down: {cause}")
+                case MoveEnded(move):
+                    self.world.tell(self.address, f"{move.id} ended: {move.outcome} {move.failure}")
+        self._schedule()
+
+    def _schedule(self) -> None:
+        due_s = self.steering.next_tick_s()
+        if due_s < self._tick_s:
+            self._tick_s = due_s
+            self.world.at(max(0.0, due_s - self.world.now_s), self, self._tick, due_s)
+
+    def _tick(self, due_s: float) -> None:
+        if due_s == self._tick_s:
+            self._tick_s = float("inf")
+        self.act(self.steering.tick(self.world.now_s))
+
+    def _write(self, w: Write) -> None:
+        self.writes_begun += 1
+        at_write, after = self.crash_at_write or (0, False)
+        keys = ", ".join(w.puts)
+        if at_write == self.writes_begun and not after:
+            self.crash(f"before writing {keys}")
+            return
+        self._awaited = w.revision
+        random, loss = self.world.random, self.world.faults.store_loss
+        lost = random.random() < loss if loss else False
+        applied = not lost or random.random() < 0.5
+        delay_s = STORE_DELAY_S * (0.5 + random.random())
+        if applied:
+            # The request may reach the store even when its sender is gone by then.
+            crash_after = at_write == self.writes_begun
+            self.world.at(delay_s, None, self._reach_store, w, lost, crash_after)
+        self.world.at(STORE_TIMEOUT_S, self, self._timed_out, w.revision)
+
+    def _reach_store(self, w: Write, answer_lost: bool, crash_after: bool) -> None:
+        verdict = self.store.write(w)
+        self.world.tell(self.address, f"store says {verdict} to {w.revision}: {_brief(w)}")
+        if crash_after and not self.crashed:
+            self.crash("after writing")
+        if not answer_lost:
+            self.world.at(STORE_DELAY_S, self, self._answered, w.revision, verdict)
+
+    def _answered(self, revision: int, verdict: str) -> None:
+        if verdict == "fenced":
+            self.crash("as it was fenced")
+        elif verdict == "ok":
+            if self._awaited == revision:
+                self._awaited = -1
+            self.act(self.steering.confirmed(revision, self.world.now_s))
+
+    def _timed_out(self, revision: int) -> None:
+        if self._awaited == revision:
+            self._awaited = -1
+            self.act(self.steering.store_failed())
+
+
+def _brief(w: Write) -> str:
+    told = []
+    for key, value in w.puts.items():
+        raw = json.loads(value or "{}")
+        fields = ("version", "committed", "outcome", "state", "cause")
+        told.append(f"{key} { ({k: raw[k] for k in fields if raw.get(k)}) }")
+    return "; ".join(told)

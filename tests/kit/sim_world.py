@@ -1,0 +1,134 @@
+"""Virtual time, an unreliable network and the list of faults: the simulator's ground.
+
+One thread, one heap of events. A node hears only by `deliver`; a crashed node hears nothing, a
+paused one hears everything late. All chance comes from one generator per seed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Protocol
+
+EVENTS_MAX = 60_000
+"""Ten times what a long run takes: beyond it the protocol talks to itself for ever."""
+
+
+class Violation(AssertionError):  # noqa: N818 - a finding, not a fault of the kit
+    """An invariant or the comparison with the oracle failed."""
+
+
+class Node(Protocol):
+    """Whatever has an address."""
+
+    address: str
+    crashed: bool
+    paused_until_s: float
+
+    def receive(self, source: str, message: Any) -> None:
+        """Take a message."""
+
+    def check(self) -> None:
+        """Assert the node's invariants."""
+
+
+@dataclass(slots=True)
+class Faults:
+    """What may go wrong in this run; all off is a quiet network."""
+
+    loss: float = 0.0
+    duplicate: float = 0.0
+    delay_s: float = 0.005
+    slow: float = 0.0  # share of messages delayed by up to `slow_s`
+    slow_s: float = 0.0
+    cuts: list[tuple[float, float, str, str]] = field(default_factory=list)  # one-way: from, until
+    store_loss: float = 0.0  # share of store calls whose request or answer is lost
+    disk_s: float = 0.2
+
+
+class World:
+    """The clock, the network and everything that happened."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = Random(seed)
+        self.now_s = 0.0
+        self.faults = Faults()
+        self.nodes: dict[str, Node] = {}
+        self.story: list[tuple[float, str, Any]] = []
+        self._heap: list[tuple[float, int, Node | None, Callable[..., None], tuple[Any, ...]]] = []
+        self._count = 0
+        self.events = 0
+        self.step_hook: Callable[[Any, str, bool], None] = lambda node, step, before: None
+
+    def at(self, delay_s: float, node: Node | None, call: Callable[..., None], *args: Any) -> None:
+        """Call later; never, if `node` has crashed by then; later still, if it is paused."""
+        self._count += 1
+        heapq.heappush(self._heap, (self.now_s + delay_s, self._count, node, call, args))
+
+    def send(self, source: str, to: str, message: Any) -> None:
+        """Post a message; faults decide whether, when and how often it arrives."""
+        faults, random = self.faults, self.random
+        if source == to:
+            self.at(0.0001, None, self._deliver, source, to, message)
+            return
+        for since, until, a, b in faults.cuts:
+            if a == source and b == to and since <= self.now_s < until:
+                return
+        if faults.loss and random.random() < faults.loss:
+            return
+        copies = 2 if faults.duplicate and random.random() < faults.duplicate else 1
+        for _ in range(copies):
+            delay_s = faults.delay_s * (0.2 + random.random())
+            if faults.slow and random.random() < faults.slow:
+                delay_s += random.random() * faults.slow_s
+            self.at(delay_s, None, self._deliver, source, to, message)
+
+    def tell(self, who: str, what: Any) -> None:
+        """Add a line to the story."""
+        self.story.append((self.now_s, who, what))
+
+    def run(self, until_s: float, done: Callable[[], bool] | None = None) -> bool:
+        """Let events happen until the time is over or `done` holds; whether it held."""
+        heap = self._heap
+        while heap and heap[0][0] <= until_s:
+            at_s, _, node, call, args = heapq.heappop(heap)
+            self.now_s = at_s
+            if node is not None:
+                if node.crashed:
+                    continue
+                if node.paused_until_s > at_s:
+                    self.at(node.paused_until_s - at_s, node, call, *args)
+                    continue
+            self.events += 1
+            if self.events > EVENTS_MAX:
+                raise Violation(f"more than {EVENTS_MAX} events: no end in sight")
+            call(*args)
+            if node is not None and not node.crashed:
+                node.check()
+            if done is not None and done():
+                return True
+        self.now_s = max(self.now_s, until_s)
+        return False
+
+    def _deliver(self, source: str, to: str, message: Any) -> None:
+        node = self.nodes.get(to)
+        if node is None or node.crashed:
+            return
+        if node.paused_until_s > self.now_s:
+            wait_s = node.paused_until_s - self.now_s
+            self.at(wait_s, None, self._deliver, source, to, message)
+            return
+        node.receive(source, message)
+        if not node.crashed:
+            node.check()
+
+
+def tell_story(world: World, lines: int = 400) -> str:
+    """The run in words, newest last."""
+    told = [f"{at_s:9.4f}  {who:<8} {what}" for at_s, who, what in world.story[-lines:]]
+    skipped = len(world.story) - len(told)
+    head = [f"... {skipped} lines before"] if skipped > 0 else []
+    return "\n".join([*head, *told])
