@@ -101,6 +101,13 @@ class QueryPlan:
             ]
         )
 
+    def readable(self, sql: str) -> str:
+        """`sql` over joined columns as people write it: `t.price` for `"0.price"`."""
+        for index, name in self.joined_columns():
+            quoted = joined_name(index, name).replace('"', '""')
+            sql = sql.replace(f'"{quoted}"', f"{self.inputs[index].alias}.{name}")
+        return sql
+
     def to_json(self) -> str:
         """The plan as text: small, readable, schemas as Arrow IPC in base64."""
         return json.dumps(

@@ -1,0 +1,139 @@
+"""SQL text to a syntax tree and back, with bounds on what is read.
+
+sqlglot would turn functions into its own and fill in the defaults of types; here both stay as they
+were written, so that the text that goes to DuckDB is the text that came. Its parser calls itself at
+every bracket: `parse` bounds the brackets before it starts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from sqlglot import Token, TokenType, exp
+from sqlglot.dialects.duckdb import DuckDB
+from sqlglot.errors import ParseError, TokenError
+from sqlglot.parsers.duckdb import DuckDBParser
+
+from dovetail_manager.planner.refusals import Refuse
+
+SQL_CHARS_MAX = 1 << 20
+"""A query of 64 inputs that lists 10 000 columns has about 300 000 characters."""
+
+SQL_TOKENS_MAX = 60_000
+"""10 000 result columns `t.name AS alias,` are six tokens each; reading takes 20 µs a token."""
+
+NESTING_MAX = 24
+"""Brackets and CASEs within each other. sqlglot calls itself 24 times a level, Python allows 1000
+calls in all, and the caller needs some of them."""
+
+
+class PlainDuckDB(DuckDB):
+    """DuckDB's dialect without sqlglot's knowledge of functions and type defaults."""
+
+    class Parser(DuckDBParser):
+        """Reads every function as a name and arguments, but for the forms with own syntax."""
+
+        FUNCTIONS: ClassVar[dict[Any, Any]] = {}
+        FUNCTION_PARSERS: ClassVar[dict[Any, Any]] = {
+            name: DuckDBParser.FUNCTION_PARSERS[name] for name in ("CAST", "TRY_CAST", "EXTRACT")
+        }
+        NO_PAREN_FUNCTIONS: ClassVar[dict[Any, Any]] = {}
+        NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[Any, Any]] = {
+            "CASE": DuckDBParser.NO_PAREN_FUNCTION_PARSERS["CASE"],
+            "MAP": DuckDBParser.NO_PAREN_FUNCTION_PARSERS["MAP"],
+        }
+        TYPE_CONVERTERS: ClassVar[dict[Any, Any]] = {}
+
+
+def parse(sql: str, refuse: Refuse) -> exp.Expr:
+    """The one statement in `sql`; raise QueryError if there is none, or too much of it."""
+    if len(sql) > SQL_CHARS_MAX:
+        raise refuse.at(
+            None,
+            f"the SQL has {len(sql)} characters, at most {SQL_CHARS_MAX} are read",
+            "shorten it",
+        )
+    dialect = PlainDuckDB()
+    try:
+        tokens = dialect.tokenize(sql)
+        _check_size(tokens, refuse)
+        trees = [t for t in dialect.parser().parse(tokens, sql) if t is not None]
+    except TokenError as e:
+        raise refuse.at(len(sql.rstrip()) or None, f"the SQL ends too early: {e}") from e
+    except ParseError as e:
+        place = e.errors[0] if e.errors else {}
+        found = str(place.get("highlight") or "")
+        offset = len(str(place.get("start_context") or "")) if found else None
+        raise refuse.at(
+            _offset_of(sql, place, offset),
+            f"the SQL does not parse near {found!r}: {place.get('description') or e}",
+            "docs/sql.md shows what a query looks like",
+        ) from e
+    if not trees:
+        raise refuse.at(None, "there is no SQL", "write SELECT … FROM … JOIN …")
+    if len(trees) > 1:
+        raise refuse.at(trees[1], "there are several statements", "run one query at a time")
+    return trees[0]
+
+
+def to_sql(node: exp.Expr) -> str:
+    """The text of a tree, in DuckDB's dialect, without comments."""
+    return PlainDuckDB().generate(node, comments=False, normalize_functions=False)
+
+
+def snippet(node: exp.Expr, most: int = 40) -> str:
+    """The text of a tree, cut for an error message."""
+    text = to_sql(node)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def word_offset(sql: str, words: str) -> int | None:
+    """Where a keyword stands outside of brackets."""
+    depth = 0
+    first = words.split(maxsplit=1)[0]
+    for token in PlainDuckDB().tokenize(sql):
+        depth += (token.token_type in _OPENING) - (token.token_type in _CLOSING)
+        if depth == 0 and token.text.upper().split()[:1] == [first]:
+            return int(token.start)
+    return None
+
+
+def sign_offset(sql: str, signs: str) -> int | None:
+    """Where the first token stands that starts with one of `signs`."""
+    for token in PlainDuckDB().tokenize(sql):
+        if sql[token.start] in signs:
+            return int(token.start)
+    return None
+
+
+def _offset_of(sql: str, place: dict[str, object], fallback: int | None) -> int | None:
+    """sqlglot gives the line and the column of a token's last character."""
+    line, column = place.get("line"), place.get("col")
+    if not isinstance(line, int) or not isinstance(column, int):
+        return fallback
+    lines = sql.splitlines(keepends=True)
+    end = sum(len(text) for text in lines[: line - 1]) + column
+    return max(end - len(str(place.get("highlight") or "")), 0)
+
+
+_OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE}
+_CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END}
+
+
+def _check_size(tokens: list[Token], refuse: Refuse) -> None:
+    """Bound what the parser, which calls itself at every bracket, is given."""
+    if len(tokens) > SQL_TOKENS_MAX:
+        raise refuse.at(
+            tokens[SQL_TOKENS_MAX].start,
+            f"the SQL has {len(tokens)} words and signs, at most {SQL_TOKENS_MAX} are read",
+            "shorten it",
+        )
+    depth = 0
+    for token in tokens:
+        depth += (token.token_type in _OPENING) - (token.token_type in _CLOSING)
+        if depth > NESTING_MAX:
+            raise refuse.at(
+                token.start,
+                f"brackets are nested more than {NESTING_MAX} deep",
+                "write the expression with fewer brackets",
+            )
