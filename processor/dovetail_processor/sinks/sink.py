@@ -1,0 +1,39 @@
+"""What every sink promises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class SinkTotals:
+    """What a sink took. Totals of several sinks add up, the checksum modulo 2**64."""
+
+    rows: int
+    checksum: int  # `sinks.checksum` of all rows
+    bytes: int  # size of `files`
+    files: tuple[str, ...]  # paths, in the order in which they were finished
+
+
+class Sink(Protocol):
+    """Takes the rows of results. Calls come from one thread at a time.
+
+    A batch that was written belongs to the sink: its buffers must not change any more. After an
+    error, `close` or `abort`, only `abort` may be called.
+    """
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of rows that were written to the sink and that it still keeps in memory."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take the rows of `batch`. Raises OutputError."""
+
+    def close(self) -> SinkTotals:
+        """Make everything written durable. Raises OutputError."""
+
+    def abort(self) -> None:
+        """Drop what is not finished; what is stays. Does nothing after `close`."""
