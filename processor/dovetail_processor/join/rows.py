@@ -5,6 +5,7 @@ Both work column by column over many rows at once; only nested columns go throug
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,13 @@ class Encoder:
         self._batch = batch
         self._valid = [_valid_of(c, batch.column(k)) for k, c in enumerate(layout.columns)]
         self._values = [_values_of(c, batch.column(k)) for k, c in enumerate(layout.columns)]
+        words = [k for k, c in enumerate(layout.columns) if c.kind is Kind.WORD]
+        self._word_ats = np.array([layout.columns[k].at for k in words], np.int64)
+        self._word_values = np.array([self._values[k].ctypes.data for k in words], np.int64)
+        self.with_nulls = [
+            c.field.name for c, v in zip(layout.columns, self._valid, strict=True) if v.size
+        ]
+        """Columns in which this batch holds nulls."""
         self.heap_need = _NO_TEXT
         """Words of text of each row, in the order of arrival; empty if the layout has no text."""
         if layout.has_text:
@@ -51,12 +59,15 @@ class Encoder:
         end: int,
     ) -> None:
         """Copy rows first … end − 1 (in group order) to their addresses; nested columns aside."""
+        for word in {c.valid_word for c in self._layout.columns} - {0}:
+            kernels.fill_4(slab.words, rows_at, word, 0xFFFFFFFF, first, end)
+        kernels.scatter_words(
+            slab.arena, rows_at, self._word_ats, self._word_values, order, first, end
+        )
         for column, values, valid in zip(
             self._layout.columns, self._values, self._valid, strict=True
         ):
-            if column.kind is Kind.WORD:
-                kernels.scatter_8(slab.words, rows_at, column.at, values, order, first, end)
-            elif column.kind is Kind.HALF:
+            if column.kind is Kind.HALF:
                 kernels.scatter_4(slab.words, rows_at, column.at, values, order, first, end)
             elif column.kind in (Kind.BYTES, Kind.BIT):
                 kernels.scatter_bytes(
@@ -64,10 +75,10 @@ class Encoder:
                 )
             elif column.kind is Kind.TEXT:
                 kernels.scatter_text(
-                    slab.memory(_NO_TEXT, _NO_TEXT), rows_at, column.at, heap_at, values[0],
+                    slab.arena, rows_at, column.at, heap_at, values[0],
                     values[1], valid, order, first, end,
                 )  # fmt: skip
-            if column.valid_word:
+            if column.valid_word and valid.size:
                 kernels.scatter_valid(
                     slab.words, rows_at, column.valid_word, column.valid_bit, valid, order, first,
                     end,
@@ -75,9 +86,40 @@ class Encoder:
 
 
 def decode(
-    slab: Slab, column: Column, rows_at: NDArray[np.uint32], nested: NestedStore | None
+    slab: Slab,
+    columns: Sequence[Column],
+    rows_at: NDArray[np.uint32],
+    nested: NestedStore | None,
+    with_nulls: Set[str],
+) -> list[pa.Array]:
+    """The values of `columns` in the rows at `rows_at`, each an array of its column's type.
+
+    Columns that are not in `with_nulls` have held no null so far: their validity is not looked at.
+    """
+    rows = rows_at.size
+    words = [c for c in columns if c.kind is Kind.WORD]
+    data = {c.field.name: pa.allocate_buffer(8 * rows) for c in words}
+    addresses = np.array([data[c.field.name].address for c in words], np.int64)
+    ats = np.array([c.at for c in words], np.int64)
+    kernels.gather_words(slab.arena, rows_at, ats, addresses)
+    arrays = []
+    for column in columns:
+        if column.kind is Kind.WORD:
+            valid, nulls = _decode_valid(slab, column, rows_at, with_nulls)
+            buffers = [valid, data[column.field.name]]
+            arrays.append(pa.Array.from_buffers(column.field.type, rows, buffers, nulls))
+        else:
+            arrays.append(_decode_other(slab, column, rows_at, nested, with_nulls))
+    return arrays
+
+
+def _decode_other(
+    slab: Slab,
+    column: Column,
+    rows_at: NDArray[np.uint32],
+    nested: NestedStore | None,
+    with_nulls: Set[str],
 ) -> pa.Array:
-    """The values of `column` in the rows at `rows_at`, as an array of the column's type."""
     rows = rows_at.size
     kind = column.kind
     if kind is Kind.NULL:
@@ -85,14 +127,11 @@ def decode(
     if kind is Kind.NESTED:
         assert nested is not None
         return nested.take(column, slab, rows_at)
-    valid, nulls = _decode_valid(slab, column, rows_at)
+    valid, nulls = _decode_valid(slab, column, rows_at, with_nulls)
     if kind is Kind.TEXT:
         return _decode_text(slab, column, rows_at, valid, nulls)
-    if kind is Kind.WORD:
-        data: NDArray[Any] = np.empty(rows, np.uint64)
-        kernels.gather_8(slab.words, rows_at, column.at, data)
-    elif kind is Kind.HALF:
-        data = np.empty(rows, np.uint32)
+    if kind is Kind.HALF:
+        data: NDArray[Any] = np.empty(rows, np.uint32)
         kernels.gather_4(slab.words, rows_at, column.at, data)
     else:
         data = np.empty(rows * column.width, np.uint8)
@@ -110,9 +149,9 @@ def text_bytes(slab: Slab, column: Column, rows_at: NDArray[np.uint32]) -> NDArr
 
 
 def _decode_valid(
-    slab: Slab, column: Column, rows_at: NDArray[np.uint32]
+    slab: Slab, column: Column, rows_at: NDArray[np.uint32], with_nulls: Set[str]
 ) -> tuple[pa.Buffer | None, int]:
-    if not column.valid_word:
+    if column.field.name not in with_nulls:
         return None, 0
     bitmap = np.zeros((rows_at.size + 7) // 8, np.uint8)
     nulls = kernels.gather_valid(slab.words, rows_at, column.valid_word, column.valid_bit, bitmap)
@@ -125,7 +164,7 @@ def _decode_text(
     offsets = np.zeros(rows_at.size + 1, np.int32)
     np.cumsum(text_bytes(slab, column, rows_at), out=offsets[1:])
     data = np.empty(int(offsets[-1]), np.uint8)
-    kernels.gather_text(slab.memory(_NO_TEXT, _NO_TEXT), rows_at, column.at, offsets, data)
+    kernels.gather_text(slab.arena, rows_at, column.at, offsets, data)
     plain = _plain_text(column.field.type)
     buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(data)]
     array = pa.Array.from_buffers(plain, rows_at.size, buffers, nulls)

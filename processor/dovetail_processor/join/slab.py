@@ -11,7 +11,7 @@ import mmap
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail_processor.join.kernels import pages
+from dovetail_processor.join.kernels import index, pages
 from dovetail_proto.errors import ConfigError
 
 ARENA_BYTES_MAX = 16 << 30
@@ -45,10 +45,20 @@ class Slab:
         self.bits = np.zeros(superpages, np.uint64)
         self.links = np.zeros((superpages, pages.LINK_FIELDS), np.int32)
 
-    def memory(self, groups: NDArray[np.uint32], parts: NDArray[np.uint32]) -> tuple[int, ...]:
-        """The addresses that kernels take; good as long as the slab and both arrays live."""
+    def memory(
+        self, groups: NDArray[np.uint32], parts: NDArray[np.uint32], inputs: int, keyed: int
+    ) -> tuple[int, ...]:
+        """What kernels take as `Memory`; good as long as the slab and both arrays live."""
         arrays = (self.words, self.header, self.bits, self.links, groups, parts)
-        return tuple(a.ctypes.data for a in arrays)
+        slot_words = 2 + keyed + inputs
+        slots = [(pages.PAGE_WORDS[c] - index.HEADER_WORDS) // slot_words for c in (0, 1)]
+        return (*(a.ctypes.data for a in arrays), inputs, keyed, slot_words, *slots)
+
+    @property
+    def arena(self) -> tuple[int, ...]:
+        """`Memory` for kernels that look at no group."""
+        nothing = self.words[:0]
+        return self.memory(nothing, nothing, 1, 0)
 
     @property
     def used_bytes(self) -> int:

@@ -26,7 +26,7 @@ from dovetail_processor.join.kernels import advance as adv
 from dovetail_processor.join.kernels import columns as kernels
 from dovetail_processor.join.kernels import groups as whole
 from dovetail_processor.join.kernels import index
-from dovetail_processor.join.layout import Kind, RowLayout, row_layout
+from dovetail_processor.join.layout import Column, Kind, RowLayout, row_layout
 from dovetail_processor.join.nested import GroupNested, NestedStore
 from dovetail_processor.join.rows import Encoder, decode, text_bytes
 from dovetail_processor.join.slab import Slab
@@ -92,9 +92,10 @@ class JoinState:
         self.last_insert_s = np.zeros(self.partitions, np.float64)
         self._groups = np.zeros((self.partitions, index.GROUP_FIELDS), np.uint32)
         self._parts = np.zeros((self.partitions * self.n, adv.PART_FIELDS), np.uint32)
-        self._memory = self.slab.memory(self._groups, self._parts)
-        self._nested = [NestedStore(x) if x.nested else None for x in self.layouts]
         self._keyed = 0 if is_bijective(plan.key_types) else 1
+        self._memory = self._memory_of(self._groups, self._parts)
+        self._nested = [NestedStore(x) if x.nested else None for x in self.layouts]
+        self._with_nulls: list[set[str]] = [set() for _ in self.layouts]
         self._chunk = np.empty((self.n, chunk_rows), np.uint32)
         self._cursor = np.zeros(adv.POSITIONS + 2 * self.n, np.int64)
         self._work: _Work | None = None
@@ -111,10 +112,12 @@ class JoinState:
         key_offsets, key_data = _NO_KEYS
         if keys.offsets is not None and keys.data is not None:
             key_offsets, key_data = keys.offsets, keys.data
+        encoder = Encoder(self.layouts[i], batch)
+        self._with_nulls[i].update(encoder.with_nulls)
         self._work = _Work(
             i=i,
             batch=batch,
-            encoder=Encoder(self.layouts[i], batch),
+            encoder=encoder,
             hashes=keys.hashes[order],
             group_of=ids[order],
             order=order,
@@ -142,8 +145,7 @@ class JoinState:
         self._cursor[adv.EMITTED] = 0
         status = adv.advance(
             self._memory, w.hashes, w.group_of, w.order, w.key_offsets, w.key_data,
-            w.encoder.heap_need, self.produced, w.i, self.n, self._keyed,
-            self.layouts[w.i].row_words, w.rows_at, w.heap_at, self._chunk, self._cursor,
+            w.encoder.heap_need, self.produced, w.i, self.layouts[w.i].row_words, w.rows_at, w.heap_at, self._chunk, self._cursor,
         )  # fmt: skip
         reached = int(self._cursor[adv.ROW] + self._cursor[adv.MID_ROW])
         if reached > w.scattered:
@@ -167,11 +169,12 @@ class JoinState:
         self, chunk: NDArray[np.uint32], columns: Sequence[tuple[int, str]]
     ) -> list[pa.Array]:
         """The given (input, column) of each combination in a chunk."""
-        out = []
-        for i, name in columns:
-            k = self.plan.inputs[i].kept.get_field_index(name)
-            out.append(decode(self.slab, self.layouts[i].columns[k], chunk[i], self._nested[i]))
-        return out
+        out: dict[tuple[int, str], pa.Array] = {}
+        for i in range(self.n):
+            wanted = [self._column(i, name) for j, name in columns if j == i]
+            arrays = decode(self.slab, wanted, chunk[i], self._nested[i], self._with_nulls[i])
+            out |= {(i, c.field.name): a for c, a in zip(wanted, arrays, strict=True)}
+        return [out[c] for c in columns]
 
     def text_sizes(
         self, chunk: NDArray[np.uint32], columns: Sequence[tuple[int, str]]
@@ -179,7 +182,7 @@ class JoinState:
         """Bytes of text in each combination of a chunk; None if no column is text."""
         total: NDArray[np.int64] | None = None
         for i, name in columns:
-            column = self.layouts[i].columns[self.plan.inputs[i].kept.get_field_index(name)]
+            column = self._column(i, name)
             if column.kind is Kind.TEXT:
                 sizes = text_bytes(self.slab, column, chunk[i]).astype(np.int64)
                 total = sizes if total is None else total + sizes
@@ -193,7 +196,7 @@ class JoinState:
     def group_bytes(self) -> NDArray[np.int64]:
         """P_s: what each group holds."""
         out = np.zeros(self.partitions, np.int64)
-        whole.group_bytes(self._memory, self.n, out)
+        whole.group_bytes(self._memory, out)
         for store in self._nested:
             if store is not None:
                 store.group_bytes(out)
@@ -233,20 +236,27 @@ class JoinState:
         rows = int(detached.rows(self.n)[:, i].sum())
         rows_at = np.empty(rows, np.uint32)
         ranges = np.zeros((detached.ids.size, 2), np.uint64)
-        memory = self.slab.memory(detached.groups, detached.parts)
-        whole.collect(memory, detached.ids.size, self.n, self._keyed, i, rows_at, ranges)
+        memory = self._memory_of(detached.groups, detached.parts)
+        whole.collect(memory, detached.ids.size, i, rows_at, ranges)
         return rows_at, ranges
 
     def read_rows(self, i: int, rows_at: NDArray[np.uint32]) -> pa.Table:
         """The kept columns of input i's rows at the given addresses."""
-        layout = self.layouts[i]
-        arrays = [decode(self.slab, c, rows_at, self._nested[i]) for c in layout.columns]
+        arrays = decode(
+            self.slab, self.layouts[i].columns, rows_at, self._nested[i], self._with_nulls[i]
+        )
         return pa.Table.from_arrays(arrays, schema=self.plan.inputs[i].kept)
 
     def release(self, detached: Detached) -> None:
         """Give back what detached groups hold."""
-        memory = self.slab.memory(detached.groups, detached.parts)
-        whole.release(memory, detached.ids.size, self.n)
+        memory = self._memory_of(detached.groups, detached.parts)
+        whole.release(memory, detached.ids.size)
         for store, groups in zip(self._nested, detached.nested, strict=True):
             if store is not None:
                 store.release(groups)
+
+    def _column(self, i: int, name: str) -> Column:
+        return self.layouts[i].columns[self.plan.inputs[i].kept.get_field_index(name)]
+
+    def _memory_of(self, groups: NDArray[np.uint32], parts: NDArray[np.uint32]) -> tuple[int, ...]:
+        return self.slab.memory(groups, parts, self.n, self._keyed)

@@ -5,8 +5,9 @@ inputs that the slot's chains lead to, and put it at the head of its own chain. 
 until the batch is done, the output chunk is full (fuel) or memory is short; it can be called again
 and goes on where it stopped, in the middle of a row's combinations if need be.
 
-Memory latency rules this loop, so rows go in blocks of three passes: ask for the slots, find the
-slots and ask for the rows they lead to, then combine and link.
+Memory latency rules this loop, so rows go through it in blocks, a pipeline of three stages: ask for
+the slots of block b + 2, find the slots of block b + 1 and ask for the rows they lead to, combine
+and link the rows of block b.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from dovetail_processor.join.kernels.heap import heap_reserve
 from dovetail_processor.join.kernels.index import entry_of, find_or_insert, home_of
 from dovetail_processor.join.kernels.pages import GROWTHS, page_alloc, page_words
 from dovetail_processor.join.kernels.raw import (
+    INPUTS,
+    KEYED,
     PARTS,
     SLAB,
     WORDS,
     Memory,
     load,
+    load_int,
     load_long,
     prefetch,
     store,
@@ -55,16 +59,6 @@ BLOCK_ROWS = 64  # enough misses under way to hide one; the block's slots stay i
 _u32 = nb.uint32[::1]
 _i64 = nb.int64[::1]
 _u8_ro = nb.types.Array(nb.uint8, 1, "C", readonly=True)
-
-
-@nb.njit(cache=True, nogil=True)
-def _low(h: Any) -> Any:
-    return np.int64(h & np.uint64(0xFFFFFFFF))
-
-
-@nb.njit(cache=True, nogil=True)
-def _high(h: Any) -> Any:
-    return np.int64(h >> np.uint64(32))
 
 
 @nb.njit(cache=True, nogil=True)
@@ -99,7 +93,7 @@ def _new_page(m: Any, cells: Any, row_words: Any) -> Any:
     return True
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, forceinline=True)
 def _make_room(m: Any, part: Any, row_words: Any, heap_words: Any) -> Any:
     """Addresses of room for a row and its text; row address 0 if memory is short."""
     cells = m[PARTS] + 4 * part * PART_FIELDS
@@ -120,7 +114,7 @@ def _make_room(m: Any, part: Any, row_words: Any, heap_words: Any) -> Any:
     return row, heap
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, forceinline=True)
 def _link(m: Any, head: Any, row: Any, part: Any) -> None:
     store(m[WORDS], row, load(m[WORDS], head))
     store(m[WORDS], head, row)
@@ -128,7 +122,7 @@ def _link(m: Any, head: Any, row: Any, part: Any) -> None:
     store(m[PARTS], rows, load(m[PARTS], rows) + 1)
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, forceinline=True)
 def _combine(m: Any, out: Any, capacity: Any, cursor: Any, i: Any, n: Any, row: Any, k: Any) -> Any:
     """Emit the combinations of `row` from the odometer on; (chunk length, whether it ended).
 
@@ -179,22 +173,64 @@ def _combine(m: Any, out: Any, capacity: Any, cursor: Any, i: Any, n: Any, row: 
             return k, True
 
 
+@nb.njit(cache=True, nogil=True, forceinline=True)
+def _ask(m: Any, hashes: Any, group_of: Any, first: Any, end: Any) -> None:
+    """First stage: prefetch the slots of rows first … end − 1."""
+    for r in range(first, end):
+        low = load(hashes, 2 * r)
+        entry = entry_of(m, load_int(group_of, r), low)
+        if entry != 0:
+            prefetch(m[WORDS], home_of(m, entry, low))
+
+
+@nb.njit(cache=True, nogil=True, forceinline=True)
+def _locate(m: Any, hashes: Any, group_of: Any, keys: Any, r: Any) -> Any:
+    """Address of row r's slot, made if need be; 0 if memory is short. `keys`: see `advance`."""
+    key_data, key_offsets, order = keys
+    key = np.int64(0)
+    key_size = np.int64(0)
+    if m[KEYED] != 0:
+        at = load_int(order, r)
+        key = key_data + load_long(key_offsets, at)
+        key_size = load_long(key_offsets, at + 1) - load_long(key_offsets, at)
+    return find_or_insert(m, load_int(group_of, r), load_long(hashes, r), key, key_size)
+
+
+@nb.njit(cache=True, nogil=True, forceinline=True)
+def _locate_block(
+    m: Any, hashes: Any, group_of: Any, keys: Any, i: Any, first: Any, end: Any, slots: Any
+) -> Any:
+    """Second stage: slots of rows first … end − 1, 0 from where memory is short; GROWTHS before."""
+    growths = load_long(m[SLAB], GROWTHS)
+    head = 2 + m[KEYED]
+    slot = np.int64(1)
+    for r in range(first, end):
+        if slot != 0:
+            slot = _locate(m, hashes, group_of, keys, r)
+        store_long(slots, r - first, slot)
+        if slot != 0:
+            for j in range(m[INPUTS]):
+                if j != i:
+                    prefetch(m[WORDS], load(m[WORDS], slot + head + j))
+    return growths
+
+
 @nb.njit(
     nb.int64(
         Memory, nb.uint64[::1], nb.int32[::1], nb.int32[::1], _i64, _u8_ro, _u32, _i64,
-        nb.int64, nb.int64, nb.int64, nb.int64, _u32, _u32, nb.uint32[:, ::1], _i64,
+        nb.int64, nb.int64, _u32, _u32, nb.uint32[:, ::1], _i64,
     ),
     cache=True, nogil=True,
 )  # fmt: skip
 def advance(
     m: Any, hashes: Any, group_of: Any, order: Any, key_offsets: Any, key_data: Any,
-    heap_need: Any, produced: Any, i: Any, n: Any, keyed: Any, row_words: Any, rows_at: Any,
+    heap_need: Any, produced: Any, i: Any, row_words: Any, rows_at: Any,
     heap_at: Any, out: Any, cursor: Any,
 ) -> Any:  # fmt: skip
     """Go on with a batch of input `i`; DONE, CHUNK_FULL or MEMORY_SHORT.
 
     hashes, group_of: of the batch's rows in group order; order[r]: row r's place in the batch as it
-    arrived, which key_offsets (if keyed) and heap_need (words of text; empty if none) go by.
+    arrived, which key_offsets (into key_data) and heap_need (words of text; empty if none) go by.
     Written: rows_at[r], heap_at[r]: where row r and its text have room; the caller copies the
     columns there for all rows up to cursor[ROW] (inclusive if MID_ROW) before it reads them.
     out[j, k]: address of input j's row in combination k. produced[g] counts combinations.
@@ -204,50 +240,34 @@ def advance(
     capacity = out.shape[1]
     out_at = out.ctypes.data
     cursor_at = cursor.ctypes.data
-    keys_at = key_data.ctypes.data
+    hashes_at = hashes.ctypes.data
+    group_at = group_of.ctypes.data
+    keys = (
+        np.int64(key_data.ctypes.data),
+        np.int64(key_offsets.ctypes.data),
+        np.int64(order.ctypes.data),
+    )
     words = m[WORDS]
-    head = 2 + keyed
-    slots = np.empty(BLOCK_ROWS, np.int64)
-    r = cursor[ROW]
+    n = m[INPUTS]
+    head = 2 + m[KEYED]
+    buffer = np.empty(2 * BLOCK_ROWS, np.int64)
+    here = np.int64(buffer.ctypes.data)
+    ahead = here + 8 * BLOCK_ROWS
+    first = cursor[ROW]
     k = cursor[EMITTED]
     resumed = cursor[MID_ROW] == 1
-    while r < rows:
-        block_end = min(r + BLOCK_ROWS, rows)
-        for b in range(r, block_end):
-            low = _low(hashes[b])
-            entry = entry_of(m, np.int64(group_of[b]), low)
-            if entry != 0:
-                prefetch(words, home_of(entry, low, head + n))
-        growths = load_long(m[SLAB], GROWTHS)
-        for b in range(r, block_end):
-            key = np.int64(0)
-            key_size = np.int64(0)
-            if keyed != 0:
-                key = keys_at + key_offsets[order[b]]
-                key_size = key_offsets[order[b] + 1] - key_offsets[order[b]]
-            slot = find_or_insert(
-                m, np.int64(group_of[b]), _low(hashes[b]), _high(hashes[b]), n, keyed, key, key_size
-            )
-            slots[b - r] = slot
-            if slot == 0:  # short of memory, perhaps only for this key: the third pass finds out
-                block_end = b + 1
-                break
-            for j in range(n):
-                if j != i:
-                    prefetch(words, load(words, slot + head + j))
-        first = r
-        while r < block_end:
+    _ask(m, hashes_at, group_at, first, min(first + 2 * BLOCK_ROWS, rows))
+    end = min(first + BLOCK_ROWS, rows)
+    growths = _locate_block(m, hashes_at, group_at, keys, i, first, end, here)
+    while first < rows:
+        after = min(end + BLOCK_ROWS, rows)
+        _ask(m, hashes_at, group_at, after, min(after + BLOCK_ROWS, rows))
+        growths_ahead = _locate_block(m, hashes_at, group_at, keys, i, end, after, ahead)
+        for r in range(first, end):
             g = np.int64(group_of[r])
-            slot = slots[r - first]
+            slot = load_long(here, r - first)
             if slot == 0 or load_long(m[SLAB], GROWTHS) != growths or hashes[r] == np.uint64(0):
-                key = np.int64(0)
-                key_size = np.int64(0)
-                if keyed != 0:
-                    key = keys_at + key_offsets[order[r]]
-                    key_size = key_offsets[order[r] + 1] - key_offsets[order[r]]
-                slot = find_or_insert(
-                    m, g, _low(hashes[r]), _high(hashes[r]), n, keyed, key, key_size
-                )
+                slot = _locate(m, hashes_at, group_at, keys, r)
             matched = True
             if not resumed:
                 row = np.int64(0)
@@ -278,6 +298,9 @@ def advance(
             resumed = False
             cursor[MID_ROW] = 0
             _link(m, slot + head + i, np.int64(rows_at[r]), g * n + i)
-            r += 1
-        cursor[ROW] = r
+        here, ahead = ahead, here
+        growths = growths_ahead
+        first, end = end, after
+        cursor[ROW] = first
+    buffer[0] = 0  # keeps the buffer alive up to here
     return DONE

@@ -12,12 +12,11 @@ import numba as nb
 import numpy as np
 
 from dovetail_processor.join.kernels.heap import heap_next, heap_read, heap_write
-from dovetail_processor.join.kernels.raw import Memory, load, store
+from dovetail_processor.join.kernels.raw import Memory, load, load_long, store, store_long
 from dovetail_processor.join.kernels.raw import WORDS as ARENA
 
 _u32 = nb.uint32[::1]
 _u32_ro = nb.types.Array(nb.uint32, 1, "C", readonly=True)
-_u64_ro = nb.types.Array(nb.uint64, 1, "C", readonly=True)
 _u8_ro = nb.types.Array(nb.uint8, 1, "C", readonly=True)
 _i32_ro = nb.types.Array(nb.int32, 1, "C", readonly=True)
 _bool_ro = nb.types.Array(nb.boolean, 1, "C", readonly=True)
@@ -50,17 +49,21 @@ def sort_by_group(group_of: Any, valid: Any, partitions: Any) -> Any:
 
 
 @nb.njit(
-    nb.void(_u32, _u32_ro, nb.int64, _u64_ro, _i32_ro, nb.int64, nb.int64), cache=True, nogil=True
-)
-def scatter_8(
-    words: Any, rows_at: Any, at: Any, values: Any, order: Any, first: Any, end: Any
+    nb.void(Memory, _u32_ro, nb.int64[::1], nb.int64[::1], _i32_ro, nb.int64, nb.int64),
+    cache=True, nogil=True,
+)  # fmt: skip
+def scatter_words(
+    m: Any, rows_at: Any, ats: Any, columns: Any, order: Any, first: Any, end: Any
 ) -> None:
-    """words[rows_at[r] + at] = values[order[r]] for first ≤ r < end; eight bytes."""
+    """Columns of eight bytes, all at once: columns[c][order[r]] to ats[c] of row r, first ≤ r < end.
+
+    `columns` holds addresses of values.
+    """
     for r in range(first, end):
-        value = values[order[r]]
-        to = np.int64(rows_at[r]) + at
-        words[to] = np.uint32(value & np.uint64(0xFFFFFFFF))
-        words[to + 1] = np.uint32(value >> np.uint64(32))
+        to = m[ARENA] + 4 * np.int64(rows_at[r])
+        source = np.int64(order[r])
+        for c in range(ats.size):
+            store_long(to + 4 * ats[c], 0, load_long(columns[c], source))
 
 
 @nb.njit(
@@ -96,14 +99,11 @@ def scatter_bytes(
 def scatter_valid(
     words: Any, rows_at: Any, at: Any, bit: Any, valid: Any, order: Any, first: Any, end: Any
 ) -> None:
-    """Set bit `bit` of each row's validity word; `valid` may be empty: all are."""
+    """Clear bit `bit` of each row's validity word where the row is null."""
     mask = np.uint32(1) << np.uint32(bit)
     for r in range(first, end):
-        to = np.int64(rows_at[r]) + at
-        if valid.size == 0 or valid[order[r]]:
-            words[to] |= mask
-        else:
-            words[to] &= ~mask
+        if not valid[order[r]]:
+            words[np.int64(rows_at[r]) + at] &= ~mask
 
 
 @nb.njit(nb.void(_u32, _u32_ro, nb.int64, nb.uint32, nb.int64, nb.int64), cache=True, nogil=True)
@@ -147,12 +147,15 @@ def scatter_text(
         heap_at[r] = heap_write(m, place, source + np.int64(offsets[value]), size)
 
 
-@nb.njit(nb.void(_u32_ro, _u32_ro, nb.int64, nb.uint64[::1]), cache=True, nogil=True)
-def gather_8(words: Any, rows_at: Any, at: Any, out: Any) -> None:
-    """out[k] = the eight bytes at `at` of row rows_at[k]."""
-    for k in range(out.size):
-        source = np.int64(rows_at[k]) + at
-        out[k] = np.uint64(words[source]) | (np.uint64(words[source + 1]) << np.uint64(32))
+@nb.njit(
+    nb.void(Memory, _u32_ro, nb.int64[::1], nb.int64[::1]), cache=True, nogil=True
+)  # fmt: skip
+def gather_words(m: Any, rows_at: Any, ats: Any, columns: Any) -> None:
+    """columns[c][k] = the eight bytes at ats[c] of row rows_at[k]; `columns` holds addresses."""
+    for k in range(rows_at.size):
+        source = m[ARENA] + 4 * np.int64(rows_at[k])
+        for c in range(ats.size):
+            store_long(columns[c], k, load_long(source + 4 * ats[c], 0))
 
 
 @nb.njit(nb.void(_u32_ro, _u32_ro, nb.int64, nb.uint32[::1]), cache=True, nogil=True)

@@ -23,7 +23,16 @@ from dovetail_processor.join.kernels.index import (
     slots_of,
 )
 from dovetail_processor.join.kernels.pages import class_of, page_free, page_words
-from dovetail_processor.join.kernels.raw import GROUPS, PARTS, WORDS, Memory, load
+from dovetail_processor.join.kernels.raw import (
+    GROUPS,
+    INPUTS,
+    KEYED,
+    PARTS,
+    SLOT_WORDS,
+    WORDS,
+    Memory,
+    load,
+)
 
 
 @nb.njit(cache=True, nogil=True)
@@ -75,9 +84,10 @@ def _in_use(m: Any, at: Any, slot_words: Any) -> Any:
     return False
 
 
-@nb.njit(nb.void(Memory, nb.int64, nb.int64[::1]), cache=True, nogil=True)
-def group_bytes(m: Any, n: Any, out: Any) -> None:
+@nb.njit(nb.void(Memory, nb.int64[::1]), cache=True, nogil=True)
+def group_bytes(m: Any, out: Any) -> None:
     """out[g] = bytes of all pages that group g holds."""
+    n = m[INPUTS]
     for g in range(out.size):
         total = 0
         if load(m[GROUPS], g * GROUP_FIELDS + DEPTH) > 0:
@@ -93,9 +103,10 @@ def group_bytes(m: Any, n: Any, out: Any) -> None:
         out[g] = total
 
 
-@nb.njit(nb.void(Memory, nb.int64, nb.int64), cache=True, nogil=True)
-def release(m: Any, groups: Any, n: Any) -> None:
+@nb.njit(nb.void(Memory, nb.int64), cache=True, nogil=True)
+def release(m: Any, groups: Any) -> None:
     """Give back every page of the (detached) groups."""
+    n = m[INPUTS]
     for g in range(groups):
         entries, _ = _index_pages(m, g)
         for e in range(entries.size):
@@ -109,20 +120,18 @@ def release(m: Any, groups: Any, n: Any) -> None:
 
 
 @nb.njit(
-    nb.void(
-        Memory, nb.int64, nb.int64, nb.int64, nb.int64, nb.uint32[::1], nb.uint64[:, ::1]
+    nb.void(Memory, nb.int64, nb.int64, nb.uint32[::1], nb.uint64[:, ::1]
     ),
     cache=True, nogil=True,
 )  # fmt: skip
-def collect(
-    m: Any, groups: Any, n: Any, keyed: Any, j: Any, rows_at: Any, hash_ranges: Any
-) -> None:
+def collect(m: Any, groups: Any, j: Any, rows_at: Any, hash_ranges: Any) -> None:
     """Addresses of all rows of input j, group after group, each group's in key-hash order.
 
     hash_ranges[g] = least and greatest hash of group g's rows of input j.
     """
-    head = 2 + keyed
-    slot_words = head + n
+    n = m[INPUTS]
+    head = 2 + m[KEYED]
+    slot_words = m[SLOT_WORDS]
     k = 0
     for g in range(groups):
         if load(m[PARTS], (g * n + j) * PART_FIELDS + ROWS) == 0:
@@ -132,7 +141,7 @@ def collect(
         hashes = np.empty(keys, np.uint64)
         found = 0
         for e in range(entries.size):
-            for s in range(slots_of(entries[e], slot_words)):
+            for s in range(slots_of(m, entries[e])):
                 at = (entries[e] & ~1) + HEADER_WORDS + s * slot_words
                 if _in_use(m, at, slot_words) and load(m[WORDS], at + head + j) != 0:
                     slots[found] = at

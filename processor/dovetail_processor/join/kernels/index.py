@@ -27,7 +27,11 @@ from dovetail_processor.join.kernels.heap import heap_equals, heap_next, heap_re
 from dovetail_processor.join.kernels.pages import GROWTHS, page_alloc, page_free, page_words
 from dovetail_processor.join.kernels.raw import (
     GROUPS,
+    KEYED,
+    LARGE_SLOTS,
     SLAB,
+    SLOT_WORDS,
+    SMALL_SLOTS,
     WORDS,
     load,
     load_long,
@@ -53,13 +57,13 @@ HOME_BITS = 18  # the bits of a hash's low half that the directory never looks a
 LOAD_NUMERATOR, LOAD_DENOMINATOR = 3, 4  # a fuller page splits: searches stay short
 
 
-@nb.njit(cache=True, nogil=True)
-def slots_of(entry: Any, slot_words: Any) -> Any:
+@nb.njit(cache=True, nogil=True, forceinline=True)
+def slots_of(m: Any, entry: Any) -> Any:
     """How many slots the index page behind a directory entry has."""
-    return (page_words(entry & 1) - HEADER_WORDS) // slot_words
+    return m[LARGE_SLOTS] if entry & 1 == 1 else m[SMALL_SLOTS]
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, forceinline=True)
 def entry_of(m: Any, g: Any, low: Any) -> Any:
     """The directory entry for a hash with low half `low`, 0 if the group is empty."""
     depth = load(m[GROUPS], g * GROUP_FIELDS + DEPTH)
@@ -69,41 +73,39 @@ def entry_of(m: Any, g: Any, low: Any) -> Any:
     return load(m[WORDS], directory + (low >> (32 - depth)))
 
 
-@nb.njit(cache=True, nogil=True)
-def home_of(entry: Any, low: Any, slot_words: Any) -> Any:
+@nb.njit(cache=True, nogil=True, forceinline=True)
+def home_of(m: Any, entry: Any, low: Any) -> Any:
     """Address of the slot where the search for a hash begins."""
-    slots = slots_of(entry, slot_words)
-    home = ((low & ((1 << HOME_BITS) - 1)) * slots) >> HOME_BITS
-    return (entry & ~1) + HEADER_WORDS + home * slot_words
+    home = ((low & ((1 << HOME_BITS) - 1)) * slots_of(m, entry)) >> HOME_BITS
+    return (entry & ~1) + HEADER_WORDS + home * m[SLOT_WORDS]
 
 
-@nb.njit(cache=True, nogil=True)
-def _is_free(m: Any, at: Any, head: Any, slot_words: Any) -> Any:
-    """Whether a slot whose hash is 0 is free: the key of hash 0 has rows, a free slot has none."""
-    for w in range(head, slot_words):
+@nb.njit(cache=True, nogil=True, forceinline=True)
+def _is_free(m: Any, at: Any, first: Any) -> Any:
+    """Whether a slot is all zero from word `first` on: free, if its hash is zero too."""
+    for w in range(first, m[SLOT_WORDS]):
         if load(m[WORDS], at + w) != 0:
             return False
     return True
 
 
-@nb.njit(cache=True, nogil=True)
-def find(
-    m: Any, entry: Any, low: Any, high: Any, n: Any, keyed: Any, key: Any, key_size: Any
-) -> Any:
-    """Address of the key's slot; if it has none, minus the address of the free slot for it."""
-    head = 2 + keyed
-    slot_words = head + n
+@nb.njit(cache=True, nogil=True, forceinline=True)
+def find(m: Any, depth: Any, entry: Any, digest: Any, key: Any, key_size: Any) -> Any:
+    """Address of the key's slot; if it has none, minus the address of the free slot for it.
+
+    Only a directory of the greatest depth has overflow pages: the page headers of others, each a
+    cache miss, are not looked at.
+    """
+    keyed = m[KEYED]
+    slot_words = m[SLOT_WORDS]
     words = m[WORDS]
     while True:
         first = (entry & ~1) + HEADER_WORDS
-        end = first + slots_of(entry, slot_words) * slot_words
-        at = home_of(entry, low, slot_words)
+        end = first + slots_of(m, entry) * slot_words
+        at = home_of(m, entry, digest & 0xFFFFFFFF)
         while True:
-            slot_low = load(words, at)
-            slot_high = load(words, at + 1)
-            if (slot_low | slot_high) == 0 and _is_free(m, at, head, slot_words):
-                break
-            if slot_low == low and slot_high == high:
+            slot = load_long(words + 4 * at, 0)
+            if slot == digest and (digest != 0 or not _is_free(m, at, 2 + keyed)):
                 if keyed == 0:
                     return at
                 stored = load(words, at + 2)
@@ -111,13 +113,16 @@ def find(
                     key_size == 0 or heap_equals(m, heap_next(m, stored + 1), key, key_size)
                 ):
                     return at
+            elif slot == 0 and _is_free(m, at, 2 + keyed):
+                break
             at += slot_words
             if at == end:
                 at = first
-        overflow = load(words, (entry & ~1) + OVERFLOW)
-        if overflow == 0:
+        if depth < DEPTH_MAX:
             return -at
-        entry = overflow
+        entry = load(words, (entry & ~1) + OVERFLOW)
+        if entry == 0:
+            return -at
 
 
 @nb.njit(cache=True, nogil=True)
@@ -137,19 +142,20 @@ def _last_entry(m: Any, entry: Any) -> Any:
 
 
 @nb.njit(cache=True, nogil=True)
-def _rehash(m: Any, entry: Any, to0: Any, bit: Any, to1: Any, slot_words: Any) -> None:
+def _rehash(m: Any, entry: Any, to0: Any, bit: Any, to1: Any) -> None:
     """Copy a page's slots to `to0` or `to1`, by bit `bit` of the hash's low half."""
+    slot_words = m[SLOT_WORDS]
     words = m[WORDS]
-    for s in range(slots_of(entry, slot_words)):
+    for s in range(slots_of(m, entry)):
         at = (entry & ~1) + HEADER_WORDS + s * slot_words
-        if _is_free(m, at, 0, slot_words):
+        if _is_free(m, at, 0):
             continue
         low = load(words, at)
         to = to1 if (low >> bit) & 1 == 1 else to0
         first = (to & ~1) + HEADER_WORDS
-        end = first + slots_of(to, slot_words) * slot_words
-        into = home_of(to, low, slot_words)
-        while not _is_free(m, into, 0, slot_words):
+        end = first + slots_of(m, to) * slot_words
+        into = home_of(m, to, low)
+        while not _is_free(m, into, 0):
             into += slot_words
             if into == end:
                 into = first
@@ -181,7 +187,7 @@ def _double(m: Any, g: Any) -> Any:
 
 
 @nb.njit(cache=True, nogil=True)
-def _grow(m: Any, g: Any, low: Any, slot_words: Any) -> Any:
+def _grow(m: Any, g: Any, low: Any) -> Any:
     """Give the page that holds `low` more room; False if memory is short."""
     words = m[WORDS]
     entry = entry_of(m, g, low)
@@ -192,7 +198,7 @@ def _grow(m: Any, g: Any, low: Any, slot_words: Any) -> Any:
         if page == 0:
             return False
         _clear(m, page, 1)
-        _rehash(m, entry, page | 1, 0, page | 1, slot_words)
+        _rehash(m, entry, page | 1, 0, page | 1)
         store(m[GROUPS], g * GROUP_FIELDS + DIRECTORY, page | 1)
     elif page_depth == DEPTH_MAX:
         page = page_alloc(m, 1)
@@ -218,7 +224,7 @@ def _grow(m: Any, g: Any, low: Any, slot_words: Any) -> Any:
         _clear(m, page1, 1)
         store(words, page0 + PAGE_DEPTH, page_depth + 1)
         store(words, page1 + PAGE_DEPTH, page_depth + 1)
-        _rehash(m, entry, page0 | 1, 31 - page_depth, page1 | 1, slot_words)
+        _rehash(m, entry, page0 | 1, 31 - page_depth, page1 | 1)
         depth = load(m[GROUPS], g * GROUP_FIELDS + DEPTH)
         directory = load(m[GROUPS], g * GROUP_FIELDS + DIRECTORY)
         span = 1 << (depth - page_depth)
@@ -230,16 +236,14 @@ def _grow(m: Any, g: Any, low: Any, slot_words: Any) -> Any:
     return True
 
 
-@nb.njit(cache=True, nogil=True)
-def find_or_insert(
-    m: Any, g: Any, low: Any, high: Any, n: Any, keyed: Any, key: Any, key_size: Any
-) -> Any:
+@nb.njit(cache=True, nogil=True, forceinline=True)
+def find_or_insert(m: Any, g: Any, digest: Any, key: Any, key_size: Any) -> Any:
     """Address of the key's slot, made if it was missing; 0 if memory is short.
 
     `key` is the address of the key's canonical bytes, if `keyed`.
     """
     words = m[WORDS]
-    slot_words = 2 + keyed + n
+    low = digest & 0xFFFFFFFF
     if load(m[GROUPS], g * GROUP_FIELDS + DIRECTORY) == 0:
         page = page_alloc(m, 0)
         if page == 0:
@@ -248,19 +252,20 @@ def find_or_insert(
         store(m[GROUPS], g * GROUP_FIELDS + DIRECTORY, page)
     while True:
         entry = entry_of(m, g, low)
-        at = find(m, entry, low, high, n, keyed, key, key_size)
+        depth = load(m[GROUPS], g * GROUP_FIELDS + DEPTH)
+        at = find(m, depth, entry, digest, key, key_size)
         if at > 0:
             return at
         at = -at
-        last = _last_entry(m, entry)
-        slots = slots_of(last, slot_words)
+        last = entry if depth < DEPTH_MAX else _last_entry(m, entry)
+        slots = slots_of(m, last)
         count = load(words, (last & ~1) + COUNT) + 1
         if count * LOAD_DENOMINATOR > slots * LOAD_NUMERATOR:
-            if _grow(m, g, low, slot_words):
+            if _grow(m, g, low):
                 continue
             if count >= slots:  # one free slot must remain: it ends every search
                 return 0
-        if keyed != 0:
+        if m[KEYED] != 0:
             cells = m[GROUPS] + 4 * g * GROUP_FIELDS
             stored = heap_reserve(m, cells, KEY_AT, KEY_PAGES, 1 + (key_size + 3) // 4, 0)
             if stored == 0:
@@ -270,6 +275,5 @@ def find_or_insert(
                 heap_write(m, heap_next(m, stored + 1), key, key_size)
             store(words, at + 2, stored)
         store(words, (last & ~1) + COUNT, count)
-        store(words, at, low)
-        store(words, at + 1, high)
+        store_long(words + 4 * at, 0, digest)
         return at

@@ -33,6 +33,7 @@ from dovetail_processor.join.kernels.raw import (
 PAGE_CLASSES = 4
 SUPERPAGE_BYTES = 64 * 1024
 SUPERPAGE_WORDS = SUPERPAGE_BYTES // 4
+PAGE_WORDS = (256, 1024, 4096, 16384)  # by class
 
 # Fields of the slab's header.
 PARTIAL = 0  # … 3: first superpage of class c with a free page, −1 if none
@@ -52,25 +53,25 @@ NEXT = 2
 LINK_FIELDS = 3
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, forceinline=True)
 def page_words(page_class: Any) -> Any:
     """Words in a page of a class."""
     return 256 << (2 * page_class)
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, forceinline=True)
 def class_of(m: Any, address: Any) -> Any:
     """Class of the page that holds the word at `address`."""
     return load_int(m[LINKS], (address // SUPERPAGE_WORDS) * LINK_FIELDS + CLASS)
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, forceinline=True)
 def page_start(m: Any, address: Any) -> Any:
     """Address of the first word of the page that holds the word at `address`."""
     return address & ~(page_words(class_of(m, address)) - 1)
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, forceinline=True)
 def page_end(m: Any, address: Any) -> Any:
     """Address just behind the page that holds the word at `address`."""
     return page_start(m, address) + page_words(class_of(m, address))
@@ -98,7 +99,7 @@ def _drop_partial(m: Any, s: Any, page_class: Any) -> None:
         store(m[LINKS], after * LINK_FIELDS + PREVIOUS, before)
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, forceinline=True)
 def _all_free(page_class: Any) -> Any:
     """The free bits of a superpage that is wholly free."""
     pages = SUPERPAGE_WORDS // page_words(page_class)

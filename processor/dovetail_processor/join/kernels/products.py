@@ -45,13 +45,13 @@ def cursor_size(inputs: int) -> int:
     return FIELDS + 3 * inputs
 
 
-@nb.njit(nb.int64(_u64_ro, _i32_ro, _i64_ro, _i64_2d), cache=True, nogil=True)
-def match_keys(hashes: Any, generations: Any, starts: Any, ranges: Any) -> Any:
-    """Find the hashes that owe results; return how many.
+@nb.njit(nb.int64(_u64_ro, _i32_ro, _i64_ro, nb.boolean, _i64_2d), cache=True, nogil=True)
+def match_keys(hashes: Any, generations: Any, starts: Any, owing: Any, ranges: Any) -> Any:
+    """Find the hashes that all inputs have; return how many.
 
     hashes, generations: by position; input j has positions starts[j] … starts[j + 1] − 1.
+    owing: leave out hashes all of whose rows are of one generation, for they owe nothing.
     Written: ranges[k, 2j] and ranges[k, 2j + 1], where the rows of hash k begin and end in input j.
-    A hash that an input lacks, or all of whose rows are of one generation, owes nothing.
     """
     n = starts.size - 1
     at = starts[:-1].copy()
@@ -82,10 +82,38 @@ def match_keys(hashes: Any, generations: Any, starts: Any, ranges: Any) -> Any:
                 at[j] += 1
             ranges[found, 2 * j + 1] = at[j]
             ended |= at[j] == starts[j + 1]
-        if mixed:
+        if mixed or not owing:
             found += 1
         if ended:
             return found
+
+
+@nb.njit(
+    nb.void(_i32_ro, _i64_ro, _i64_2d, _i64_ro, _u8_ro, nb.boolean[::1]), cache=True, nogil=True
+)
+def find_clashes(
+    rows: Any, starts: Any, ranges: Any, key_offsets: Any, key_data: Any, clashes: Any
+) -> None:
+    """Written: clashes[k], whether hash k stands for more than one key.
+
+    The key of row r of input j is key_data from key_offsets[starts[j] + r] to the next offset.
+    """
+    n = starts.size - 1
+    for k in range(ranges.shape[0]):
+        first = np.int64(rows[ranges[k, 0]])
+        base = key_offsets[first]
+        size = key_offsets[first + 1] - base
+        clashes[k] = False
+        for j in range(n):
+            for p in range(ranges[k, 2 * j], ranges[k, 2 * j + 1]):
+                row = starts[j] + rows[p]
+                at = key_offsets[row]
+                same = key_offsets[row + 1] - at == size
+                b = 0
+                while same and b < size:
+                    same = key_data[at + b] == key_data[base + b]
+                    b += 1
+                clashes[k] |= not same
 
 
 @nb.njit(cache=True, nogil=True, inline="always")
@@ -100,13 +128,18 @@ def _next_generation(generations: Any, ranges: Any, k: Any, ends: Any) -> Any:
     return lowest
 
 
-@nb.njit(nb.void(_i32_ro, _i64_2d, nb.uint64[:, ::1], nb.boolean[::1]), cache=True, nogil=True)
-def count_owed(generations: Any, ranges: Any, counts: Any, exact: Any) -> None:
-    """Count every key's combinations: counts[k] = all of them, those that share a generation.
+@nb.njit(
+    nb.void(_i32_ro, _i64_2d, nb.int8[:, ::1], nb.uint64[:, ::1], nb.boolean[::1]),
+    cache=True, nogil=True,
+)  # fmt: skip
+def count_combinations(generations: Any, ranges: Any, terms: Any, counts: Any, exact: Any) -> None:
+    """Count every key's combinations in three ways that do not rest on each other.
 
-    Where exact[k] is false, the counts of key k are too large for this kernel and not written.
+    Written: counts[k] = all of them, those that share a generation, those in the delta terms.
+    Where exact[k] is false, they are too many for this kernel and counts[k] is not written.
     """
     n = ranges.shape[1] // 2
+    older = np.empty(n, np.int64)
     ends = np.empty(n, np.int64)
     for k in range(ranges.shape[0]):
         total = np.uint64(1)
@@ -120,19 +153,28 @@ def count_owed(generations: Any, ranges: Any, counts: Any, exact: Any) -> None:
         if not exact[k]:
             continue
         shared = np.uint64(0)
+        owed = np.uint64(0)
         while True:
             t = _next_generation(generations, ranges, k, ends)
             if t < 0:
                 break
             product = np.uint64(1)
             for j in range(n):
-                begin = ends[j]
+                older[j] = ends[j]
                 while ends[j] < ranges[k, 2 * j + 1] and generations[ends[j]] == t:
                     ends[j] += 1
-                product *= np.uint64(ends[j] - begin)
+                product *= np.uint64(ends[j] - older[j])
             shared += product
+            for term in range(terms.shape[0]):
+                product = np.uint64(1)
+                for j in range(n):
+                    begin = older[j] if terms[term, j] == NEW else ranges[k, 2 * j]
+                    end = older[j] if terms[term, j] == OLDER else ends[j]
+                    product *= np.uint64(end - begin)
+                owed += product
         counts[k, 0] = total
         counts[k, 1] = shared
+        counts[k, 2] = owed
 
 
 @nb.njit(

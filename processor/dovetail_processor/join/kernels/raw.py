@@ -5,7 +5,8 @@ on random keys, that took more than a quarter of the join's time. Kernels theref
 and load and store through these. Nothing is checked here: an address comes from an array that the
 caller keeps alive, an index from the allocator.
 
-`Memory` is what most kernels take first: the base addresses of a slab's and a state's arrays.
+`Memory` is what most kernels take first: the base addresses of a slab's and a state's arrays, and
+a few constants, so that no kernel divides by them.
 """
 
 from __future__ import annotations
@@ -24,8 +25,13 @@ BITS = 2  # uint64: free pages of each superpage
 LINKS = 3  # int32 [superpage, 3]: class, previous, next
 GROUPS = 4  # uint32 [group, 4]
 PARTS = 5  # uint32 [group × inputs + input, 8]
+INPUTS = 6  # and constants of the state: n
+KEYED = 7  # 1 if slots hold the address of the key's bytes, else 0
+SLOT_WORDS = 8  # 2 + KEYED + n
+SMALL_SLOTS = 9  # slots of an index page of 1 KiB
+LARGE_SLOTS = 10  # and of one of 4 KiB
 
-Memory = nb.types.UniTuple(nb.int64, 6)
+Memory = nb.types.UniTuple(nb.int64, 11)
 
 
 def _pointer(builder: Any, bits: int, base: Any, index: Any) -> Any:
