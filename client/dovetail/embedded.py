@@ -20,18 +20,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dovetail_processor.engine import Engine, EngineSettings, RunSummary
-
 from dovetail.memory import PeakMemory
-from dovetail.places import Places
-from dovetail.progress import Watcher
+from dovetail.places import CLEANUP_PHASE, Places
+from dovetail.progress import CleanupProgress, Watcher
 from dovetail_manager.planner import plan_query
 from dovetail_pipeline.cleanup import CleanupResult, run_local
+from dovetail_processor.engine import Engine, EngineSettings, RunSummary
 from dovetail_processor.sinks import CountingSink, ParquetSink
 from dovetail_processor.sources import FileSource, open_source
 from dovetail_proto.errors import DovetailError, Interrupted
 from dovetail_proto.ids import check_name
 from dovetail_proto.query import PARTITIONS_DEFAULT, QueryPlan
+from dovetail_proto.spill_format import SpillStore
 
 MEMORY_BYTES_DEFAULT = 1 << 30
 """Fits beside other programs on any machine of today, and most joins need no disk within it."""
@@ -159,6 +159,40 @@ def run_query(
     return report
 
 
+def clean_up_store(
+    spill_dir: str,
+    output: Path | None,
+    *,
+    memory_bytes: int = MEMORY_BYTES_DEFAULT,
+    watcher: Watcher | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> CleanupResult:
+    """Produce what a closed spill store owes, below `output`; None only counts.
+
+    Goes on where an earlier call was stopped; after the end it does nothing and returns the same.
+    """
+    return run_local(
+        SpillStore.open(spill_dir),
+        None if output is None else output / CLEANUP_PHASE,
+        workers=cleanup_workers(),
+        memory_bytes=memory_bytes,
+        progress=_watched(watcher or Watcher(), stop),
+    )
+
+
+def _watched(
+    watcher: Watcher, stop: Callable[[], bool] | None
+) -> Callable[[CleanupProgress], None]:
+    """Tell the watcher; end the clean-up as Ctrl-C does once `stop` is true."""
+
+    def tell(progress: CleanupProgress) -> None:
+        watcher.cleaning(progress)
+        if stop is not None and stop():
+            raise KeyboardInterrupt
+
+    return tell
+
+
 def cleanup_command(spill_dir: str | None, output: str) -> str:
     """What to type to produce the results that a spill store owes."""
     place = f" --output {output}" if output != "none" else ""
@@ -213,7 +247,7 @@ def _clean_up(
             places.cleanup_results,
             workers=cleanup_workers(),
             memory_bytes=request.memory_bytes,
-            progress=watcher.cleaning,
+            progress=_watched(watcher, stop),
         )
     except DovetailError as e:
         output = "none" if request.output is None else str(request.output)
@@ -237,7 +271,7 @@ def _report(
         query=request.name,
         rows_in=dict(zip(names, summary.rows_in, strict=True)),
         results_run=summary.results,
-        results_cleanup=cleaned.results if cleaned else 0,
+        results_cleanup=cleaned.rows if cleaned else 0,
         checksum=(summary.checksum + (cleaned.checksum if cleaned else 0)) % 2**64,
         combinations_run=summary.combinations,
         pushes=summary.pushes,

@@ -16,6 +16,7 @@ from dovetail.quantities import format_bytes, format_count
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.live import Live
+    from rich.progress_bar import ProgressBar
 
     from dovetail_proto.query import QueryPlan
 
@@ -37,6 +38,22 @@ class RunProgress(Protocol):
     spilled_bytes: int
 
 
+class CleanupProgress(Protocol):
+    """What a clean-up tells while it works."""
+
+    @property
+    def results(self) -> int:
+        """Owed combinations made so far."""
+
+    @property
+    def owed(self) -> int:
+        """Combinations to make; 0 while they are still being counted."""
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of pushed state read in this stage."""
+
+
 class Watcher:
     """Gets every report of a run and its clean-up; this one ignores them."""
 
@@ -46,7 +63,7 @@ class Watcher:
     def running(self, progress: RunProgress) -> None:
         """The run goes on."""
 
-    def cleaning(self, groups_done: int, groups_total: int, results: int) -> None:
+    def cleaning(self, progress: CleanupProgress) -> None:
         """The clean-up goes on."""
 
 
@@ -98,12 +115,10 @@ class PlainLines(Watcher):
                 f"({format_bytes(progress.spilled_bytes)})"
             )
 
-    def cleaning(self, groups_done: int, groups_total: int, results: int) -> None:
+    def cleaning(self, progress: CleanupProgress) -> None:
         """The clean-up goes on."""
         if self._seldom.due():
-            _line(
-                f"clean-up: {groups_done} of {groups_total} groups, results {format_count(results)}"
-            )
+            _line(f"clean-up: {_made(progress)}")
 
 
 class Panel(Watcher):
@@ -129,14 +144,13 @@ class Panel(Watcher):
         if self._seldom.due():
             self._live.update(self._picture(progress))
 
-    def cleaning(self, groups_done: int, groups_total: int, results: int) -> None:
+    def cleaning(self, progress: CleanupProgress) -> None:
         """The clean-up goes on."""
         from rich.table import Table
 
-        if self._seldom.due() or groups_done == groups_total:
+        if self._seldom.due():
             grid = Table.grid(padding=(0, 2))
-            grid.add_row("clean-up", _bar(groups_done, groups_total), f"{groups_total} groups")
-            grid.add_row("results", "", format_count(results))
+            grid.add_row("clean-up", _bar(progress.results, progress.owed), _made(progress))
             self._live.update(grid)
 
     def _picture(self, progress: RunProgress) -> Group:
@@ -161,10 +175,16 @@ class Panel(Watcher):
         return Group(grid, facts)
 
 
-def _bar(done: int, total: int | None) -> object:
+def _bar(done: int, total: int | None) -> ProgressBar:
     from rich.progress_bar import ProgressBar
 
     return ProgressBar(total=total or None, completed=done, width=40, pulse=not total)
+
+
+def _made(progress: CleanupProgress) -> str:
+    if not progress.owed:
+        return f"counting what is owed, {format_bytes(progress.bytes_read)} read"
+    return f"{format_count(progress.results)} of {format_count(progress.owed)} owed combinations"
 
 
 def _share(progress: RunProgress) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -23,7 +24,7 @@ def owed(
 
     report = count_owed(SpillStore.open(directory))
     if as_json:
-        print(json.dumps(report.to_dict()))
+        print(json.dumps(asdict(report)))
         return
     from rich import box
     from rich.console import Console
@@ -37,7 +38,7 @@ def owed(
         table.add_row(
             str(group.group),
             str(group.generations),
-            format_count(group.rows),
+            format_count(sum(group.rows)),
             format_count(group.owed),
         )
     console = Console(highlight=False)

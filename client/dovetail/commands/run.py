@@ -15,6 +15,7 @@ from dovetail_proto.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from dovetail.embedded import RunReport, RunRequest
+    from dovetail_proto.query import QueryPlan
 
 Policy = Literal["disk", "none"]
 Victims = Literal["least-productive", "most-productive", "least-recent", "random"]
@@ -148,7 +149,7 @@ def _declared(inputs: Sequence[str]) -> dict[str, str]:
     return declared
 
 
-def _explain(plan: object, *, as_json: bool) -> None:
+def _explain(plan: QueryPlan, *, as_json: bool) -> None:
     from dovetail_manager.planner import explain, explain_dict
 
     if as_json:
