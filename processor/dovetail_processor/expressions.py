@@ -48,6 +48,7 @@ class Evaluator:
         where: str = "query",
         readable: Callable[[str], str] = str,
     ) -> None:
+        self._input_names = input_schema.names
         self._schema = pa.schema([field for field, _, _ in outputs])
         self._bare = [(i, name) for i, (_, name, _) in enumerate(outputs) if name is not None]
         self._computed = [(i, sql) for i, (_, _, sql) in enumerate(outputs) if sql is not None]
@@ -57,6 +58,13 @@ class Evaluator:
         self._duck: _Duck | None = None
         if filter_sql is not None or self._computed:
             self._duck = _Duck(input_schema, filter_sql, [sql for _, sql in self._computed])
+
+    @property
+    def reads(self) -> list[str]:
+        """The columns that a batch must have, in the order of the input schema."""
+        computing = set() if self._duck is None else set(self._duck.reads)
+        wanted = {name for _, name in self._bare} | computing
+        return [name for name in self._input_names if name in wanted]
 
     def run(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of `batch` that pass, as the output columns."""
@@ -167,9 +175,9 @@ class _Duck:
         self._filter = filter_sql
         texts = [*computed, *([] if filter_sql is None else [filter_sql])]
         named = {m[1].replace('""', '"') for t in texts for m in _NAMES.finditer(t) if m[1]}
-        self._read = [f.name for f in schema if f.name in named]
+        self.reads = [f.name for f in schema if f.name in named]
         self._rows = _free_name(schema)
-        fields = [schema.field(n) for n in self._read]
+        fields = [schema.field(n) for n in self.reads]
         self._feed = _Feed(pa.schema([*fields, pa.field(self._rows, pa.int32())]))
         self._session = open_session()
         self._session.register(_VIEW, self._feed)
@@ -196,7 +204,7 @@ class _Duck:
         empty = self._feed.batch
         rows = pa.array(np.arange(batch.num_rows, dtype=np.int32))
         self._feed.batch = pa.RecordBatch.from_arrays(
-            [*(batch.column(n) for n in self._read), rows], schema=self._feed.schema
+            [*(batch.column(n) for n in self.reads), rows], schema=self._feed.schema
         )
         try:
             return relation.to_arrow_table(_BATCH_ROWS_MAX)

@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from dovetail_proto.errors import QueryError
 
@@ -63,6 +65,16 @@ class RowLayout:
     def nested(self) -> tuple[Column, ...]:
         """The columns kept as Arrow."""
         return tuple(c for c in self.columns if c.kind is Kind.NESTED)
+
+
+@dataclass(slots=True)
+class Placement:
+    """Where the rows of a batch go; all arrays in group order, the order of joining."""
+
+    order: NDArray[np.int32]  # a row's position in the batch as it arrived
+    group_of: NDArray[np.int32]
+    rows_at: NDArray[np.uint32]  # address, once the row has room
+    heap_at: NDArray[np.uint32]  # and where its text goes
 
 
 def row_layout(schema: pa.Schema, key: Sequence[str]) -> RowLayout:

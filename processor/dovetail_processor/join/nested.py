@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail_processor.join.kernels import columns as kernels
-from dovetail_processor.join.layout import Column, RowLayout
+from dovetail_processor.join.layout import Column, Placement, RowLayout
 from dovetail_processor.join.slab import Slab
 
 CHUNK_OVERHEAD_BYTES = 1024
@@ -60,21 +61,15 @@ class NestedStore:
         """Bytes of all chunks, of detached groups too until they are released."""
 
     def append(
-        self,
-        slab: Slab,
-        batch: pa.RecordBatch,
-        rows_at: NDArray[np.uint32],
-        order: NDArray[np.int32],
-        group_of: NDArray[np.int32],
-        first: int,
-        end: int,
+        self, slab: Slab, batch: pa.RecordBatch, place: Placement, first: int, end: int
     ) -> None:
-        """Keep the values of rows first … end − 1 (in group order) and write where into the rows."""
+        """Keep the values of rows first … end − 1 (in group order), and write where into them."""
+        rows_at, order, group_of = place.rows_at, place.order, place.group_of
         at = self._columns[0].at
         values = batch.select(self._names)
         cuts = np.flatnonzero(np.diff(group_of[first:end])) + first + 1
         edges = [first, *cuts.tolist(), end]
-        for a, b in zip(edges[:-1], edges[1:], strict=True):
+        for a, b in pairwise(edges):
             group = self._groups.setdefault(int(group_of[a]), GroupNested())
             number = self._free_numbers.pop() if self._free_numbers else len(self._home)
             chunk = _Chunk(values.take(pa.array(order[a:b])), [number])
@@ -129,7 +124,7 @@ class NestedStore:
             out[g] += group.held_bytes
 
     def _merge_small(self, group: GroupNested) -> None:
-        """Merge the newest chunks of a size class once there are many, as a log-structured merge."""
+        """Merge the newest chunks once there are many of a size, as a log-structured tree does."""
         while len(group.chunks) >= CHUNKS_MERGE_AT:
             tail = group.chunks[-CHUNKS_MERGE_AT:]
             if tail[0].data.num_rows > CHUNKS_MERGE_AT * max(1, tail[-1].data.num_rows):

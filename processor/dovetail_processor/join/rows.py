@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dovetail_processor.join.kernels import columns as kernels
-from dovetail_processor.join.layout import Column, Kind, RowLayout
+from dovetail_processor.join.layout import Column, Kind, Placement, RowLayout
 from dovetail_processor.join.nested import NestedStore
 from dovetail_processor.join.slab import Slab
 from dovetail_proto.columns import bytes_view, fixed_view, validity, word_view
@@ -49,16 +49,9 @@ class Encoder:
                 if column.kind is Kind.TEXT:
                     kernels.add_heap_need(self.heap_need, values[0], valid)
 
-    def scatter(
-        self,
-        slab: Slab,
-        rows_at: NDArray[np.uint32],
-        heap_at: NDArray[np.uint32],
-        order: NDArray[np.int32],
-        first: int,
-        end: int,
-    ) -> None:
+    def scatter(self, slab: Slab, place: Placement, first: int, end: int) -> None:
         """Copy rows first … end − 1 (in group order) to their addresses; nested columns aside."""
+        rows_at, heap_at, order = place.rows_at, place.heap_at, place.order
         for word in {c.valid_word for c in self._layout.columns} - {0}:
             kernels.fill_4(slab.words, rows_at, word, 0xFFFFFFFF, first, end)
         kernels.scatter_words(

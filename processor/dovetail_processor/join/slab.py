@@ -70,7 +70,6 @@ class Slab:
         """The largest `used_bytes` so far."""
         return int(self.header[pages.PEAK])
 
-    @property
-    def limit_bytes(self) -> int:
-        """What `used_bytes` never exceeds."""
-        return int(self.header[pages.LIMIT])
+    def limit(self, limit_bytes: int) -> None:
+        """Hand out no page beyond `limit_bytes` from now on; what is handed out stays."""
+        self.header[pages.LIMIT] = limit_bytes

@@ -26,7 +26,7 @@ from dovetail_processor.join.kernels import advance as adv
 from dovetail_processor.join.kernels import columns as kernels
 from dovetail_processor.join.kernels import groups as whole
 from dovetail_processor.join.kernels import index
-from dovetail_processor.join.layout import Column, Kind, RowLayout, row_layout
+from dovetail_processor.join.layout import Column, Kind, Placement, RowLayout, row_layout
 from dovetail_processor.join.nested import GroupNested, NestedStore
 from dovetail_processor.join.rows import Encoder, decode, text_bytes
 from dovetail_processor.join.slab import Slab
@@ -50,13 +50,10 @@ class _Work:
     i: int
     batch: pa.RecordBatch
     encoder: Encoder
-    hashes: NDArray[np.uint64]  # in group order, as `group_of`, `rows_at` and `heap_at`
-    group_of: NDArray[np.int32]
-    order: NDArray[np.int32]
-    key_offsets: NDArray[np.int64]
+    place: Placement
+    hashes: NDArray[np.uint64]  # in group order
+    key_offsets: NDArray[np.int64]  # in the order of arrival
     key_data: NDArray[np.uint8]
-    rows_at: NDArray[np.uint32]
-    heap_at: NDArray[np.uint32]
     scattered: int = 0  # rows whose columns are in place
 
 
@@ -75,6 +72,17 @@ class Detached:
         """Rows per group (row) and input (column)."""
         return self.parts[:, adv.ROWS].reshape(-1, n).astype(np.int64)
 
+    def part(self, first: int, end: int, n: int) -> Detached:
+        """The groups at positions first … end − 1 alone, to be read and released on their own."""
+        return Detached(
+            ids=self.ids[first:end],
+            generations=self.generations[first:end],
+            produced=self.produced[first:end],
+            groups=self.groups[first:end].copy(),
+            parts=self.parts[first * n : end * n].copy(),
+            nested=[groups[first:end] for groups in self.nested],
+        )
+
 
 class JoinState:
     """Partition groups of one join instance, in pages of a slab of `state_bytes`."""
@@ -84,6 +92,7 @@ class JoinState:
         self.n = len(plan.inputs)
         self.partitions = plan.partitions
         self.layouts: list[RowLayout] = [row_layout(i.kept, i.key) for i in plan.inputs]
+        self._state_bytes = state_bytes
         self.slab = Slab(state_bytes)
         self.generation = np.zeros(self.partitions, np.int64)
         self.produced = np.zeros(self.partitions, np.int64)
@@ -118,13 +127,15 @@ class JoinState:
             i=i,
             batch=batch,
             encoder=encoder,
+            place=Placement(
+                order=order,
+                group_of=ids[order],
+                rows_at=np.empty(order.size, np.uint32),
+                heap_at=np.empty(order.size, np.uint32),
+            ),
             hashes=keys.hashes[order],
-            group_of=ids[order],
-            order=order,
             key_offsets=key_offsets,
             key_data=key_data,
-            rows_at=np.empty(order.size, np.uint32),
-            heap_at=np.empty(order.size, np.uint32),
         )
         self._cursor[:] = 0
 
@@ -143,18 +154,19 @@ class JoinState:
         if w is None:
             return None
         self._cursor[adv.EMITTED] = 0
+        nested_bytes = sum(s.held_bytes for s in self._nested if s is not None)
+        self.slab.limit(self._state_bytes - nested_bytes)
         status = adv.advance(
-            self._memory, w.hashes, w.group_of, w.order, w.key_offsets, w.key_data,
-            w.encoder.heap_need, self.produced, w.i, self.layouts[w.i].row_words, w.rows_at, w.heap_at, self._chunk, self._cursor,
+            self._memory, w.hashes, w.place.group_of, w.place.order, w.key_offsets, w.key_data,
+            w.encoder.heap_need, self.produced, w.i, self.layouts[w.i].row_words,
+            w.place.rows_at, w.place.heap_at, self._chunk, self._cursor,
         )  # fmt: skip
         reached = int(self._cursor[adv.ROW] + self._cursor[adv.MID_ROW])
         if reached > w.scattered:
-            w.encoder.scatter(self.slab, w.rows_at, w.heap_at, w.order, w.scattered, reached)
+            w.encoder.scatter(self.slab, w.place, w.scattered, reached)
             nested = self._nested[w.i]
             if nested is not None:
-                nested.append(
-                    self.slab, w.batch, w.rows_at, w.order, w.group_of, w.scattered, reached
-                )
+                nested.append(self.slab, w.batch, w.place, w.scattered, reached)
             w.scattered = reached
         emitted = int(self._cursor[adv.EMITTED])
         if status == adv.DONE:
@@ -256,7 +268,7 @@ class JoinState:
                 store.release(groups)
 
     def _column(self, i: int, name: str) -> Column:
-        return self.layouts[i].columns[self.plan.inputs[i].kept.get_field_index(name)]
+        return next(c for c in self.layouts[i].columns if c.field.name == name)
 
     def _memory_of(self, groups: NDArray[np.uint32], parts: NDArray[np.uint32]) -> tuple[int, ...]:
         return self.slab.memory(groups, parts, self.n, self._keyed)

@@ -87,6 +87,12 @@ class Participant:
             case _ if over:
                 raise Refusal(Domain.MOVE, f"{type(m).__name__}: move {m.ref.move} has ended")
             case ComputePartitionsToMove():
+                if m.groups:
+                    self._check_groups(m.ref, m.groups)
+                elif m.want_bytes <= 0:
+                    raise Refusal(
+                        Domain.MESSAGE, f"move {m.ref.move}: {m.want_bytes} bytes are nothing"
+                    )
                 self._check_free(m.ref, self.receiver.incoming is not None)
                 out = self.sender.compute(m, local.pushing)
             case Reserve():
@@ -176,6 +182,8 @@ class Participant:
         self.map.owner(groups[-1])
 
     def _deactivate(self, m: DeactivatePartitions) -> list[Instruction]:
+        if not m.splits:
+            raise Refusal(Domain.MESSAGE, f"move {m.ref.move}: a query has at least one split")
         self._check_chunk_open(m.ref, m.chunk)
         self._check_groups(m.ref, m.groups)
         self.split_host.check_deactivate(m, self.map)

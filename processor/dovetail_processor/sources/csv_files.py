@@ -8,10 +8,11 @@ has only a header. A row that does not fit ends the reading with its number; the
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -43,7 +44,7 @@ class CsvFiles(FileFormat):
     def inspect(self, path: Path) -> FileInfo:
         """Read the header and infer types from the first rows."""
         names = _header(path)
-        first = next(_pieces(path, names, {}, names, INFERENCE_BYTES), None)
+        first = _first_rows(path, names, {}, names)
         if first is None:
             return FileInfo(pa.schema([(n, pa.string()) for n in names]), None, types_known=False)
         return FileInfo(pa.schema([(n, _settled(path, names, first, n)) for n in names]), None)
@@ -67,7 +68,10 @@ def _header(path: Path) -> list[str]:
     if b"\0" in head:
         raise InputError("not a text file", remedy="CSV files are UTF-8 text")
     text = head.decode("utf-8-sig", errors="surrogateescape")
-    names = next((row for row in csv.reader(io.StringIO(text, newline="")) if row), None)
+    try:
+        names = next((row for row in csv.reader(io.StringIO(text, newline="")) if row), None)
+    except csv.Error as e:
+        raise InputError(f"the header is not CSV: {e}", remedy="check the first row") from e
     if names is None:
         raise InputError("has no header", remedy="write the column names in the first row")
     for name in names:
@@ -91,11 +95,13 @@ def _settled(path: Path, names: Sequence[str], first: pa.RecordBatch, name: str)
         return pa.time64("us")
     if pa.types.is_timestamp(t):
         micro = pa.timestamp("us", t.tz)
-        return micro if _first_rows_as(path, names, name, micro) else pa.timestamp("ns", t.tz)
+        fits = _first_rows_as(path, names, name, micro) is not None
+        return micro if fits else pa.timestamp("ns", t.tz)
     if pa.types.is_floating(t) and may_hold_big_integers(first.column(name)):
         written = _first_rows_as(path, names, name, pa.string())
-        if written and pc.all(pc.match_substring_regex(written.column(0), _INTEGER)).as_py():
-            return BIG_INTEGER
+        if written is not None:
+            integers = pc.match_substring_regex(written.column(0), _INTEGER)
+            return BIG_INTEGER if pc.all(integers).as_py() else t
     return t
 
 
@@ -104,9 +110,18 @@ def _first_rows_as(
 ) -> pa.RecordBatch | None:
     """A column of the first rows, read as type `t`; None if it does not fit."""
     try:
-        return next(_pieces(path, names, {name: t}, [name], INFERENCE_BYTES))
+        return _first_rows(path, names, {name: t}, [name])
     except InputError:
         return None
+
+
+def _first_rows(
+    path: Path, names: Sequence[str], types: dict[str, pa.DataType], columns: Sequence[str]
+) -> pa.RecordBatch | None:
+    """The rows that types are inferred from; None if there are none."""
+    pieces = _pieces(path, names, types, columns, INFERENCE_BYTES, blocks_max=2)
+    with contextlib.closing(pieces):
+        return next(pieces, None)
 
 
 def _pieces(
@@ -115,11 +130,18 @@ def _pieces(
     types: dict[str, pa.DataType],
     columns: Sequence[str],
     block: int,
-) -> Iterator[pa.RecordBatch]:
-    """The rows, in blocks that grow where a row does not fit into one."""
+    *,
+    blocks_max: int | None = None,
+) -> Generator[pa.RecordBatch]:
+    """The rows, in blocks that grow where a row does not fit into one.
+
+    With `blocks_max`, no more of the file is read, and only the first piece may be used.
+    """
     done = 0
     while True:
-        rows = _Rows(path, names, types, columns, block, skip=done)
+        limit = None if blocks_max is None else blocks_max * block
+        text = _MarkedText(path, len(names), limit)
+        rows = _Rows(text, names, types, columns, block, skip=done)
         try:
             for batch in rows:
                 done += batch.num_rows
@@ -143,7 +165,7 @@ class _Rows:
 
     def __init__(
         self,
-        path: Path,
+        text: _MarkedText,
         names: Sequence[str],
         types: dict[str, pa.DataType],
         columns: Sequence[str],
@@ -151,9 +173,8 @@ class _Rows:
         *,
         skip: int,
     ) -> None:
-        self._end_mark = _END_MARK + "," * len(names)  # a field too many: never a row
+        self._text = text
         self._marks_seen = 0
-        self._text = _MarkedText(path, self._end_mark)
         self._reader: pa_csv.CSVStreamingReader | None = None
         self._options = {
             "read_options": pa_csv.ReadOptions(
@@ -192,42 +213,48 @@ class _Rows:
         self._text.close()
 
     def _on_invalid_row(self, row: pa_csv.InvalidRow) -> str:
-        if row.text != self._end_mark:
+        if row.text != self._text.mark:
             return "error"
         self._marks_seen += 1
         return "skip"
 
 
-class _MarkedText(io.RawIOBase):
-    """A file's text with a last line that is no row.
+class _MarkedText:
+    """A file's text with a last line that is no row, as much of a Python file as pyarrow needs.
 
     pyarrow takes a quote that is still open at the end of the file for closed, so that a file cut
     short within a value would pass. An open quote swallows the mark, and we miss it.
     """
 
-    def __init__(self, path: Path, mark: str) -> None:
+    def __init__(self, path: Path, columns: int, limit_bytes: int | None) -> None:
+        self.mark = _END_MARK + "," * columns  # a field too many: never a row
         self._stream = open_text(path)
-        self._mark = mark.encode() + b"\n"
+        self._left = limit_bytes  # what may still be read of the file; None: all of it
         self._last = b"\n"
-        self._rest: bytes | None = None  # what is left of the mark; None before the end
+        self._tail: bytes | None = None  # what is left of the mark; None before the end
 
-    def readable(self) -> bool:
-        return True
+    @property
+    def closed(self) -> bool:
+        return bool(self._stream.closed)
 
-    def read(self, size: int = -1) -> bytes:
-        if self._rest is None:
+    def read(self, size: int) -> bytes:
+        if self._left is not None:
+            size = min(size, self._left)
+            self._left -= size
+            if size == 0:
+                return b""
+        if self._tail is None:
             data: bytes = self._stream.read(size)
             if data:
                 self._last = data[-1:]
                 return data
-            self._rest = self._mark if self._last in (b"\n", b"\r") else b"\n" + self._mark
-        size = len(self._rest) if size < 0 else size
-        data, self._rest = self._rest[:size], self._rest[size:]
+            line = f"{self.mark}\n".encode()
+            self._tail = line if self._last in (b"\n", b"\r") else b"\n" + line
+        data, self._tail = self._tail[:size], self._tail[size:]
         return data
 
     def close(self) -> None:
         self._stream.close()
-        super().close()
 
 
 def _row_error(message: str, names: Sequence[str]) -> InputError:

@@ -50,22 +50,29 @@ class IpcFiles(FileFormat):
         """Batch by batch, each in slices."""
         mapped = _Mapped(path)
         wanted = sorted(schema.get_field_index(c) for c in columns)
-        options = pa.ipc.IpcReadOptions(included_fields=wanted, use_threads=False)
         batches = _file_batches if mapped.is_file else _stream_batches
-        for batch in batches(mapped, options):
+        for batch in batches(mapped, wanted):
             batch.validate()  # that each buffer is large enough, not yet what is in it
             yield from mapped.slices(batch.select(list(columns)), bounds)
 
 
-def _file_batches(mapped: _Mapped, options: pa.ipc.IpcReadOptions) -> Iterator[pa.RecordBatch]:
-    file = pa.ipc.open_file(mapped.buffer, options=options)
+def _file_batches(mapped: _Mapped, wanted: list[int]) -> Iterator[pa.RecordBatch]:
+    """Batches that have at least the wanted columns.
+
+    Asked for some columns only, pyarrow copies them; as a whole, a batch that is not compressed
+    lies in the mapping. So columns are chosen where batches have to be copied anyway.
+    """
+    file = pa.ipc.open_file(mapped.buffer)
     for i in range(file.num_record_batches):
-        yield file.get_batch(i)
+        batch = file.get_batch(i)
+        if i == 0 and not mapped.holds(batch):
+            file = pa.ipc.open_file(mapped.buffer, options=_options(wanted))
+        yield batch
 
 
-def _stream_batches(mapped: _Mapped, options: pa.ipc.IpcReadOptions) -> Iterator[pa.RecordBatch]:
+def _stream_batches(mapped: _Mapped, wanted: list[int]) -> Iterator[pa.RecordBatch]:
     source = pa.BufferReader(mapped.buffer)
-    stream = pa.ipc.open_stream(source, options=options)
+    stream = pa.ipc.open_stream(source, options=_options(wanted))
     at = source.tell()
     for batch in stream:
         at = source.tell()
@@ -73,6 +80,10 @@ def _stream_batches(mapped: _Mapped, options: pa.ipc.IpcReadOptions) -> Iterator
     # A stream may end with its connection; a file that has no end mark was cut short.
     if source.tell() - at < _STREAM_END_BYTES:
         raise pa.ArrowInvalid("the stream has no end mark")
+
+
+def _options(wanted: list[int]) -> pa.ipc.IpcReadOptions:
+    return pa.ipc.IpcReadOptions(included_fields=wanted, use_threads=False)
 
 
 class _Mapped:
@@ -84,6 +95,12 @@ class _Mapped:
         self.buffer = pa.py_buffer(self._mapping)
         self.is_file = self._mapping[: len(FILE_MAGIC)] == FILE_MAGIC
         self._resident_bytes = 0  # of slices handed out since pages were last given back
+
+    def holds(self, batch: pa.RecordBatch) -> bool:
+        """Whether the buffers of `batch` are in the mapping, not copies."""
+        start, end = self.buffer.address, self.buffer.address + self.buffer.size
+        buffers = (b for column in batch.columns for b in column.buffers() if b and b.size)
+        return all(start <= b.address < end for b in buffers)
 
     def slices(self, batch: pa.RecordBatch, bounds: Bounds) -> Iterator[pa.RecordBatch]:
         """`batch` in slices of at most `bounds.rows`, of about `bounds.bytes` on average."""

@@ -12,8 +12,8 @@ import numba as nb
 import numpy as np
 
 from dovetail_processor.join.kernels.heap import heap_next, heap_read, heap_write
-from dovetail_processor.join.kernels.raw import Memory, load, load_long, store, store_long
 from dovetail_processor.join.kernels.raw import WORDS as ARENA
+from dovetail_processor.join.kernels.raw import Memory, load, load_long, store, store_long
 
 _u32 = nb.uint32[::1]
 _u32_ro = nb.types.Array(nb.uint32, 1, "C", readonly=True)
@@ -55,7 +55,7 @@ def sort_by_group(group_of: Any, valid: Any, partitions: Any) -> Any:
 def scatter_words(
     m: Any, rows_at: Any, ats: Any, columns: Any, order: Any, first: Any, end: Any
 ) -> None:
-    """Columns of eight bytes, all at once: columns[c][order[r]] to ats[c] of row r, first ≤ r < end.
+    """Columns of eight bytes, all at once: columns[c][order[r]] to ats[c] of rows first … end − 1.
 
     `columns` holds addresses of values.
     """
@@ -131,7 +131,7 @@ def scatter_text(
     m: Any, rows_at: Any, at: Any, heap_at: Any, offsets: Any, data: Any, valid: Any, order: Any,
     first: Any, end: Any,
 ) -> None:  # fmt: skip
-    """Text to the place reserved at heap_at[r], (address, length) into the row; heap_at moves on."""
+    """Text to its place at heap_at[r], (address, length) into the row; heap_at moves on."""
     source = data.ctypes.data
     for r in range(first, end):
         value = order[r]

@@ -67,43 +67,43 @@ def _storer(bits: int) -> Any:
     return typed
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def load(typing_context: Any, base: Any, index: Any) -> Any:
     """The index-th 4-byte word from `base` on, unsigned."""
     return _loader(32, signed=False)(typing_context, base, index)
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def load_int(typing_context: Any, base: Any, index: Any) -> Any:
     """The index-th 4-byte word from `base` on, signed."""
     return _loader(32, signed=True)(typing_context, base, index)
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def load_byte(typing_context: Any, base: Any, index: Any) -> Any:
     """The index-th byte from `base` on."""
     return _loader(8, signed=False)(typing_context, base, index)
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def load_long(typing_context: Any, base: Any, index: Any) -> Any:
     """The index-th 8-byte word from `base` on."""
     return _loader(64, signed=True)(typing_context, base, index)
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def store(typing_context: Any, base: Any, index: Any, value: Any) -> Any:
     """Set the index-th 4-byte word from `base` on."""
     return _storer(32)(typing_context, base, index, value)
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def store_long(typing_context: Any, base: Any, index: Any, value: Any) -> Any:
     """Set the index-th 8-byte word from `base` on."""
     return _storer(64)(typing_context, base, index, value)
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def prefetch(typing_context: Any, base: Any, index: Any) -> Any:
     """Ask for the cache line of the index-th 4-byte word without waiting for it."""
 
@@ -117,7 +117,7 @@ def prefetch(typing_context: Any, base: Any, index: Any) -> Any:
     return nb.void(nb.int64, nb.int64), codegen
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def copy(typing_context: Any, to: Any, source: Any, size: Any) -> Any:
     """Copy `size` bytes from address `source` to address `to`; they do not overlap."""
 

@@ -1,0 +1,80 @@
+"""How a processor's memory limit is shared out, so that nothing it holds can exceed it.
+
+    limit ─┬─ batches on their way to the join     2 per input: one read ahead, one waiting
+           ├─ scratch of the batch being joined    addresses, order and hashes of its rows
+           ├─ output on its way to the sink        pieces being made, waiting and being written
+           ├─ a spill chunk                        columns of groups that are being written
+           └─ state                                all the rest: pages and nested values
+
+All shares but the last are small fixed bounds, so "held" never exceeds the limit whatever the data
+is like; a single row larger than a bound is the only exception and passes alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dovetail_proto.errors import MemoryLimitError
+
+BATCH_BYTES_MAX = 2 << 20
+"""Beyond 64 K rows of 32 bytes, larger batches no longer make the join faster."""
+
+BATCH_BYTES_MIN = 16 << 10
+OUTPUT_BYTES_MAX = 4 << 20
+"""A piece of output: large enough that its cost per row is that of the gather alone."""
+
+OUTPUT_BYTES_MIN = 32 << 10
+OUTPUT_PIECES = 4
+"""One being made, one waiting, one on its way to and one inside the sink."""
+
+SCRATCH_PER_BATCH = 2
+"""Scratch takes 36 bytes a row, a batch of narrow rows 24: at most twice the batch."""
+
+PAGE_BYTES_MIN = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The bounds, in bytes, that follow from a limit."""
+
+    limit: int
+    batch: int  # one batch
+    output: int  # one piece of output
+    spill: int  # one chunk of a push
+    state: int
+
+    @property
+    def queues(self) -> int:
+        """Everything but state."""
+        return self.limit - self.state
+
+
+def shares(limit_bytes: int, *, inputs: int, partitions: int) -> Shares:
+    """Share out a limit; MemoryLimitError if it is too small for so many inputs and groups."""
+    found = _shares(limit_bytes, inputs)
+    needed = _state_needed(inputs, partitions)
+    if found.state < needed:
+        smallest = limit_bytes
+        while _shares(smallest, inputs).state < needed:
+            smallest += 64 << 10
+        raise MemoryLimitError(
+            f"memory of {limit_bytes:,} bytes is too small for {partitions} partitions of "
+            f"{inputs} inputs",
+            remedy=f"give at least {smallest:,} bytes ({-(-smallest // 10**6)}MB) "
+            "or fewer partitions",
+            smallest_bytes=smallest,
+        )
+    return found
+
+
+def _shares(limit: int, inputs: int) -> Shares:
+    batch = min(max(limit // (32 * inputs), BATCH_BYTES_MIN), BATCH_BYTES_MAX)
+    output = min(max(limit // 64, OUTPUT_BYTES_MIN), OUTPUT_BYTES_MAX)
+    queues = (2 * inputs + SCRATCH_PER_BATCH) * batch + (OUTPUT_PIECES + 1) * output
+    return Shares(limit=limit, batch=batch, output=output, spill=output, state=limit - queues)
+
+
+def _state_needed(inputs: int, partitions: int) -> int:
+    """Room for every group at its smallest (a page of each input, one of index), twice: a push
+    must be able to free memory while the next batch fills it."""
+    return 2 * partitions * (inputs + 1) * PAGE_BYTES_MIN

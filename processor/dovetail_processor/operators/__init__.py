@@ -1,0 +1,1 @@
+"""Operators of the query graph, one per module: `source`, `evaluate`, `join`, `deliver`."""

@@ -1,0 +1,1 @@
+"""Pushing groups to disk: `pusher` writes them in the background, `relief` decides when."""

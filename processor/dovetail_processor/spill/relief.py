@@ -1,0 +1,119 @@
+"""When to push, and what: the disk adaptation of S4 4.3, and its absence.
+
+The decision is `adaptation.disk` and `adaptation.victims`, pure; here it meets the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from dovetail_processor.adaptation.disk import bytes_to_push
+from dovetail_processor.adaptation.victims import GroupStats, VictimOrder, choose_victims
+from dovetail_processor.join.state import JoinState
+from dovetail_processor.memory import Shares
+from dovetail_processor.spill.pusher import Pusher
+from dovetail_proto.errors import MemoryLimitError
+
+
+class NoRelief:
+    """Policy `none`: nothing is pushed; when state alone reaches the limit the query stops."""
+
+    def __init__(self, bounds: Shares) -> None:
+        self._bounds = bounds
+
+    def before_batch(self) -> None:
+        """Nothing to do."""
+
+    def now(self) -> None:
+        """There is no way to go on."""
+        raise MemoryLimitError(
+            f"the join's state has reached {self._bounds.state:,} bytes, all that a memory limit "
+            f"of {self._bounds.limit:,} bytes leaves for it",
+            remedy="raise --memory or let state go to disk with --policy disk",
+        )
+
+
+class DiskRelief:
+    """Policy `disk`: push a share of the state when memory exceeds a threshold."""
+
+    def __init__(
+        self,
+        state: JoinState,
+        pusher: Pusher,
+        bounds: Shares,
+        *,
+        held: Callable[[], int],  # bytes of state, queues and output together
+        threshold: float,
+        push_share: float,
+        victims: VictimOrder,
+        inactive_after_s: float,
+        clock: Callable[[], float],
+        seed: int,
+    ) -> None:
+        self._state = state
+        self._pusher = pusher
+        self._bounds = bounds
+        self._held = held
+        self._threshold = threshold
+        self._push_share = push_share
+        self._victims = victims
+        self._inactive_after_s = inactive_after_s
+        self._clock = clock
+        self._rng = np.random.default_rng(seed)
+
+    def before_batch(self) -> None:
+        """Free what is written; start a push if memory is above the threshold."""
+        self._pusher.collect_finished(wait=False)
+        want = bytes_to_push(
+            used_bytes=self._held(),
+            limit_bytes=self._bounds.limit,
+            held_bytes=self._state.held_bytes,
+            spill_above_ratio=self._threshold,
+            push_fraction=self._push_share,
+            no_disk_adaptation=False,
+            in_disk_adaptation=self._pusher.busy,
+        )
+        if want:
+            self._push(want)
+
+    def now(self) -> None:
+        """Wait for pages to come free, after starting a push if none is under way."""
+        if not self._pusher.busy:
+            self._push(max(1, int(self._push_share * self._state.held_bytes)))
+        if not self._pusher.busy:
+            raise MemoryLimitError(
+                f"a row does not fit into the {self._bounds.state:,} bytes that a memory limit of "
+                f"{self._bounds.limit:,} bytes leaves for state",
+                remedy="raise --memory",
+            )
+        while self._pusher.busy and not self._pusher.collect_finished(wait=True):
+            pass
+
+    def push_rest(self) -> None:
+        """At the end: push what memory still holds of every group that has been pushed before.
+
+        The other groups owe nothing: all their rows have met.
+        """
+        self._pusher.finish()
+        held = self._state.group_bytes()
+        again = np.flatnonzero((self._state.generation > 0) & (held > 0))
+        if again.size:
+            self._pusher.start(self._state.detach(again), int(held[again].sum()))
+            self._pusher.finish()
+
+    def _push(self, want_bytes: int) -> None:
+        held = self._state.group_bytes()
+        stats = GroupStats(held, self._state.produced, self._state.last_insert_s)
+        ids = choose_victims(
+            stats,
+            want_bytes,
+            order=self._victims,
+            now_s=self._clock(),
+            inactive_after_s=self._inactive_after_s,
+            rng=self._rng,
+        )
+        if ids.size:
+            ids = np.sort(ids)
+            self._pusher.start(self._state.detach(ids), int(held[ids].sum()))
