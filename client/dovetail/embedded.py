@@ -25,7 +25,9 @@ from dovetail.places import CLEANUP_PHASE, Places
 from dovetail.progress import CleanupProgress, Watcher
 from dovetail_manager.planner import plan_query
 from dovetail_pipeline.cleanup import CleanupResult, run_local
+from dovetail_pipeline.cleanup.task import MEMORY_BYTES_MIN as CLEANUP_BYTES_MIN
 from dovetail_processor.engine import Engine, EngineSettings, RunSummary
+from dovetail_processor.memory import shares
 from dovetail_processor.sinks import CountingSink, ParquetSink
 from dovetail_processor.sources import FileSource, open_source
 from dovetail_proto.errors import DovetailError, Interrupted
@@ -174,8 +176,7 @@ def clean_up_store(
     return run_local(
         SpillStore.open(spill_dir),
         None if output is None else output / CLEANUP_PHASE,
-        workers=cleanup_workers(),
-        memory_bytes=memory_bytes,
+        **_cleanup_means(memory_bytes),
         progress=_watched(watcher or Watcher(), stop),
     )
 
@@ -199,11 +200,18 @@ def cleanup_command(spill_dir: str | None, output: str) -> str:
     return f"dovetail cleanup {spill_dir}{place}"
 
 
-def cleanup_workers() -> int:
-    """One process per core that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def _cleanup_means(memory_bytes: int) -> dict[str, int]:
+    """One process per core that this process may use, as far as memory reaches.
+
+    A run works with less memory than a clean-up can; one process then takes the least it needs.
+    """
+    affine = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1
+    memory_bytes = max(memory_bytes, CLEANUP_BYTES_MIN)
+    return {
+        "workers": min(cores, memory_bytes // CLEANUP_BYTES_MIN),
+        "memory_bytes": memory_bytes,
+    }
 
 
 def _run(
@@ -213,14 +221,19 @@ def _run(
     watcher: Watcher,
     stop: Callable[[], bool] | None,
 ) -> RunSummary:
-    schema = prepared.plan.output_schema
+    plan = prepared.plan
+    schema = plan.output_schema
     sink: ParquetSink | CountingSink
     if places.run_results is None:
         sink = CountingSink(schema)
     else:
-        sink = ParquetSink(places.run_results, schema, prefix=request.name)
+        # The row group that the sink fills is a part of the memory for output.
+        bounds = shares(request.memory_bytes, inputs=len(plan.inputs), partitions=plan.partitions)
+        sink = ParquetSink(
+            places.run_results, schema, prefix=request.name, row_group_bytes=bounds.output
+        )
     engine = Engine(
-        prepared.plan,
+        plan,
         prepared.sources,
         sink,
         places.store,
@@ -229,6 +242,7 @@ def _run(
             policy=request.policy,
             victims=request.victims,
             push_share=request.push_share,
+            output=None if request.output is None else str(request.output.absolute()),
         ),
     )
     return engine.run(progress=watcher.running, stop=stop)
@@ -245,8 +259,7 @@ def _clean_up(
         return run_local(
             places.store,
             places.cleanup_results,
-            workers=cleanup_workers(),
-            memory_bytes=request.memory_bytes,
+            **_cleanup_means(request.memory_bytes),
             progress=_watched(watcher, stop),
         )
     except DovetailError as e:

@@ -54,6 +54,7 @@ class EngineSettings:
     inactive_after_s: float = 60.0  # θ_t
     batch_rows: int = 64 << 10
     seed: int = 0
+    output: str | None = None  # where the results go, kept in the store's record of the run
 
 
 @dataclass(slots=True)
@@ -248,6 +249,7 @@ class Engine:
                 checksum=summary.checksum,
                 produced={g: int(produced[g]) for g in groups},
                 interrupted=summary.interrupted,
+                output=self._settings.output,
             )
         )
 
