@@ -36,9 +36,11 @@ class Encoder:
         self._word_ats = np.array([layout.columns[k].at for k in words], np.int64)
         self._word_values = np.array([self._values[k].ctypes.data for k in words], np.int64)
         self.with_nulls = [
-            c.field.name for c, v in zip(layout.columns, self._valid, strict=True) if v.size
+            c.field.name
+            for c, v in zip(layout.columns, self._valid, strict=True)
+            if v.size and c.valid_word
         ]
-        """Columns in which this batch holds nulls."""
+        """Columns in which this batch holds nulls; a key's never get into a row."""
         self.heap_need = _NO_TEXT
         """Words of text of each row, in the order of arrival; empty if the layout has no text."""
         if layout.has_text:
@@ -168,12 +170,13 @@ def _valid_of(column: Column, array: pa.Array) -> NDArray[np.bool_]:
     mask = validity(array)
     if mask is None or column.kind in (Kind.NULL, Kind.NESTED):
         return _ALL_VALID
-    if not column.valid_word and not column.field.nullable:
+    if not column.field.nullable:
         raise InputError(
             f"column {column.field.name!r} is declared not null but holds nulls",
             remedy="correct the file's schema",
         )
-    return mask
+    # Rows with a null in a key column are dropped before they get here: they have no bit.
+    return mask if column.valid_word else _ALL_VALID
 
 
 def _values_of(column: Column, array: pa.Array) -> Any:
