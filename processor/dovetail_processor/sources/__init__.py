@@ -1,7 +1,8 @@
 """Where rows come from: files that are read as streams, never loaded whole.
 
 Read `open_source` (which files), `file_source` (the way of a row), then one format per module:
-`parquet_files`, `csv_files`, `json_lines`, `ipc_files`; `read_ahead` decodes in the background.
+`parquet_files`, `csv_files` (with `csv_rows`), `json_lines`, `ipc_files`. `read_ahead` decodes in
+the background.
 """
 
 from dovetail_processor.sources.file_source import FileSource

@@ -181,6 +181,8 @@ def _parse_all(data: bytes, parse: Callable[[bytes], pa.Table]) -> pa.Table:
 
 def _in_words(message: str) -> str:
     """What pyarrow says of a line, without the row that it counts within the block."""
+    if "UTF8" in message:
+        return "text that is not UTF-8"
     message = re.sub(r"^JSON parse error: | in row \d+$", "", message)
     return re.sub(r"Column\(/?(.*?)\)", r"field '\1'", message)
 
