@@ -1,0 +1,221 @@
+"""The join's state against the plainest join there is, with groups pushed at random points."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dovetail_processor.join.state import Detached, JoinState, Short
+from dovetail_proto.partitioning import canonical_keys, partition_ids
+from kit import join_cases as cases
+
+
+def emit(state: JoinState, chunk: np.ndarray) -> Counter[cases.Row]:
+    """The combinations of a chunk, as rows."""
+    schema = state.plan.joined_schema()
+    arrays = state.materialise(chunk, state.plan.joined_columns())
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    batch.validate(full=True)
+    return Counter(cases.rows_of(batch))
+
+
+def read_back(state: JoinState, detached: Detached) -> list[list[list[cases.Row]]]:
+    """The rows of detached groups, per input and group; checks their order by hash."""
+    out = []
+    for i in range(state.n):
+        rows_at, ranges = state.collect(detached, i)
+        table = state.read_rows(i, rows_at)
+        table.validate(full=True)
+        ends = np.cumsum(detached.rows(state.n)[:, i])
+        groups = []
+        for k, end in enumerate(ends):
+            part = table.slice(int(end - detached.rows(state.n)[k, i]))
+            part = part.slice(0, int(detached.rows(state.n)[k, i]))
+            names = state.plan.inputs[i].key
+            columns = [part.column(n).combine_chunks() for n in names]
+            if part.num_rows:
+                hashes = canonical_keys(columns, state.plan.key_types).hashes
+                assert (hashes[1:] >= hashes[:-1]).all(), "rows are in key-hash order"
+                assert (int(hashes[0]), int(hashes[-1])) == tuple(int(x) for x in ranges[k])
+            groups.append(cases.rows_of(part))
+        out.append(groups)
+    return out
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_combinations_are_those_of_each_generation(seed: int) -> None:
+    """What the state emits is, per group and generation, the join of what it was given."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(2, 5))
+    kind = sorted(cases.KEY_KINDS)[seed % len(cases.KEY_KINDS)]
+    partitions, chunk_rows, distinct = (
+        int(rng.choice(c)) for c in ([1, 3, 16], [1, 5, 64], [1, 4, 40])
+    )
+    parts = len(cases.KEY_KINDS[kind])
+    schemas = []
+    for _ in range(n):
+        types = [cases.PAYLOADS[k] for k in rng.choice(len(cases.PAYLOADS), 3, replace=False)]
+        fields = [(f"k{p}", t) for p, t in enumerate(cases.KEY_KINDS[kind])]
+        schemas.append(pa.schema(fields + [(f"p{c}", t) for c, t in enumerate(types)]))
+    plan = cases.plan_of(schemas, kind, partitions)
+    state = JoinState(plan, 8 << 20, chunk_rows=chunk_rows)
+    given_rows: dict[tuple[int, int], list[list[cases.Row]]] = defaultdict(
+        lambda: [[] for _ in range(n)]
+    )
+    emitted: Counter[cases.Row] = Counter()
+    rows_max = 25 if distinct == 1 and n > 2 else 60
+    for step in range(10):
+        i = int(rng.integers(0, n))
+        rows = int(rng.integers(0, rows_max // n))
+        arrays = cases.keys(rng, kind, rows, distinct)
+        arrays += [cases.values(rng, f.type, rows) for f in list(schemas[i])[parts:]]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schemas[i])
+        ids = partition_ids(canonical_keys(arrays[:parts], plan.key_types).hashes, partitions)
+        for g, row in zip(ids.tolist(), cases.rows_of(batch), strict=True):
+            if cases.plain_key(row, parts) is not None:
+                given_rows[g, int(state.generation[g])][i].append(row)
+        state.begin(i, batch, float(step))
+        while (event := state.advance()) is not None:
+            assert event is not Short.OF_MEMORY
+            emitted += emit(state, event)
+        if rng.random() < 0.3:
+            groups = np.flatnonzero(rng.random(partitions) < 0.5)
+            expected = {int(g): given_rows[int(g), int(state.generation[g])] for g in groups}
+            held = state.group_bytes()[groups].sum()
+            before = state.held_bytes
+            detached = state.detach(groups)
+            read = read_back(state, detached)
+            for k, g in enumerate(groups.tolist()):
+                for j in range(n):
+                    assert Counter(read[j][k]) == Counter(expected[g][j])
+            state.release(detached)
+            assert state.held_bytes == before - held, "a group's bytes are known exactly"
+    expected_all: Counter[cases.Row] = Counter()
+    produced = np.zeros(partitions, np.int64)
+    for (g, _), inputs in given_rows.items():
+        joined = cases.plain_join(inputs, parts)
+        produced[g] += joined.total()
+        expected_all += joined
+    assert emitted == expected_all
+    assert (state.produced + state.produced_before == produced).all()
+    state.release(state.detach(np.arange(partitions)))
+    assert state.held_bytes == 0
+
+
+@pytest.mark.parametrize("kind", ["int", "text"])
+def test_a_state_short_of_memory_goes_on_after_groups_are_pushed(kind: str) -> None:
+    """Memory runs out in the middle of batches; after a push the same rows join, none twice."""
+    rng = np.random.default_rng(7)
+    schema = pa.schema([("k0", cases.KEY_KINDS[kind][0]), ("p", pa.string())])
+    plan = cases.plan_of([schema, schema], kind, 4)
+    state = JoinState(plan, 96 << 10, chunk_rows=64)
+    pushed: list[list[list[cases.Row]]] = []
+    given_rows: list[list[cases.Row]] = [[], []]
+    emitted: Counter[cases.Row] = Counter()
+    pushes = 0
+    for step in range(12):
+        i = step % 2
+        arrays = cases.keys(rng, kind, 300, 200)
+        arrays.append(cases.values(rng, pa.string(), 300))
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        given_rows[i] += [r for r in cases.rows_of(batch) if cases.plain_key(r, 1) is not None]
+        state.begin(i, batch, 0.0)
+        while (event := state.advance()) is not None:
+            if event is Short.OF_MEMORY:
+                largest = np.argsort(-state.group_bytes())[:2].astype(np.int64)
+                detached = state.detach(np.sort(largest))
+                per_input = read_back(state, detached)
+                pushed += [[per_input[0][k], per_input[1][k]] for k in range(2)]
+                state.release(detached)
+                pushes += 1
+            else:
+                emitted += emit(state, event)
+            assert state.slab.used_bytes <= 96 << 10
+    rest = state.detach(np.arange(4))
+    per_input = read_back(state, rest)
+    pushed += [[per_input[0][k], per_input[1][k]] for k in range(4)]
+    expected: Counter[cases.Row] = Counter()
+    for inputs in pushed:
+        expected += cases.plain_join(inputs, 1)
+    assert pushes > 3
+    assert emitted == expected
+    for j in range(2):
+        kept = Counter(r for inputs in pushed for r in inputs[j])
+        assert kept == Counter(given_rows[j]), "every row is in exactly one generation"
+
+
+def test_a_group_of_many_keys_splits_its_index_and_finds_them_all() -> None:
+    """One group, far more keys than an index page holds, all found again from the other input."""
+    schema = pa.schema([("k0", pa.int64())])
+    plan = cases.plan_of([schema, schema], "int", 1)
+    state = JoinState(plan, 64 << 20, chunk_rows=1 << 15)
+    keys = np.random.default_rng(1).permutation(300_000)
+    found = 0
+    for i in range(2):
+        state.begin(i, pa.record_batch([pa.array(keys)], schema=schema), 0.0)
+        while (event := state.advance()) is not None:
+            assert isinstance(event, np.ndarray)
+            left, right = state.materialise(event, [(0, "k0"), (1, "k0")])
+            assert left.equals(right)
+            found += len(left)
+    assert found == keys.size
+
+
+def test_keys_whose_hashes_share_all_directory_bits_overflow_and_are_found() -> None:
+    """Keys chosen so that no split separates them end in overflow pages, exactly."""
+    schema = pa.schema([("k0", pa.int64())])
+    plan = cases.plan_of([schema, schema], "int", 1)
+    state = JoinState(plan, 64 << 20, chunk_rows=1 << 12)
+    keys = _keys_with_low_half(0x12340000, 1500)
+    found = 0
+    for i in range(2):
+        state.begin(i, pa.record_batch([pa.array(keys)], schema=schema), 0.0)
+        while (event := state.advance()) is not None:
+            assert isinstance(event, np.ndarray)
+            found += event.shape[1]
+    assert found == keys.size
+
+
+def _keys_with_low_half(low: int, count: int) -> np.ndarray:
+    """Keys whose 64-bit hashes have a given low half: the hash's bijection run backwards."""
+    mask = (1 << 64) - 1
+
+    def unshift(x: int, by: int) -> int:
+        y = x
+        while by < 64:
+            y ^= y >> by
+            by *= 2
+        return y
+
+    keys = []
+    for high in range(count):
+        x = (high << 32) | low
+        x = unshift(x, 31) * pow(0x94D049BB133111EB, -1, 1 << 64) & mask
+        x = unshift(x, 27) * pow(0xBF58476D1CE4E5B9, -1, 1 << 64) & mask
+        x = (unshift(x, 30) - 0x9E3779B97F4A7C15) & mask
+        keys.append(x - (1 << 64) if x >> 63 else x)
+    out = np.array(keys, np.int64)
+    hashes = canonical_keys([pa.array(out)], [pa.int64()]).hashes
+    assert (hashes & np.uint64(0xFFFFFFFF) == low).all()
+    return out
+
+
+def test_the_key_whose_hash_is_zero_is_a_key_like_any_other() -> None:
+    """A free slot and the key of hash 0 are told apart."""
+    schema = pa.schema([("k0", pa.int64())])
+    plan = cases.plan_of([schema, schema], "int", 2)
+    state = JoinState(plan, 8 << 20, chunk_rows=1 << 12)
+    zero = int(_keys_with_low_half(0, 1)[0])
+    keys = np.array([5, zero, 7, zero, zero, 9], np.int64)
+    counts = []
+    for i in (0, 1, 0):
+        state.begin(i, pa.record_batch([pa.array(keys)], schema=schema), 0.0)
+        total = 0
+        while (event := state.advance()) is not None:
+            assert isinstance(event, np.ndarray)
+            total += event.shape[1]
+        counts.append(total)
+    assert counts == [0, 3 + 9, 3 + 9]
