@@ -127,7 +127,8 @@ def produced_combinations(
     groups: Sequence[NDArray[np.int32]],
 ) -> dict[int, int]:
     """What the run produced in each group, as DuckDB counts it."""
-    con = _connect(plan, tables, generations, groups)
+    keys = [t.select(list(p.key)) for t, p in zip(tables, plan.inputs, strict=True)]
+    con = _connect(keys, generations, groups)
     same = " AND ".join(f"i{i}.__gen = i0.__gen" for i in range(1, len(tables)))
     found = con.sql(
         f"SELECT i0.__grp, count(*) FROM {_from(plan)} WHERE {same} GROUP BY 1"
@@ -138,7 +139,7 @@ def produced_combinations(
 def owed_results(spilled: Spilled) -> list[tuple[object, ...]]:
     """The full join minus the join of every generation, as DuckDB computes them, sorted."""
     plan = spilled.store.plan
-    con = _connect(plan, spilled.tables, spilled.generations)
+    con = _connect(spilled.tables, spilled.generations)
     names = ", ".join(
         f'i{i}."{f.name}" AS "i{i}_{f.name}"' for i, p in enumerate(plan.inputs) for f in p.kept
     )
@@ -169,7 +170,6 @@ def _from(plan: QueryPlan) -> str:
 
 
 def _connect(
-    plan: QueryPlan,
     tables: Sequence[pa.Table],
     generations: Sequence[NDArray[np.int64]],
     groups: Sequence[NDArray[np.int32]] | None = None,

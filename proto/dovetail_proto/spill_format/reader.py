@@ -41,6 +41,11 @@ class InputFile:
             self._raw.close()
             raise
 
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of column chunks read so far."""
+        return self._chunks.bytes_read
+
     def read(self, row_groups: Sequence[int], columns: Sequence[str]) -> pa.Table:
         """The rows of some row groups, in file order, with the kept types of `columns`."""
         leaves = [leaf for name in columns for leaf in self._layout.leaves[name]]
@@ -109,6 +114,7 @@ class _CheckedChunks:
         self._place = place
         self._at = 0
         self._expected: dict[int, tuple[int, int]] = {}
+        self.bytes_read = 0
 
     def expect(self, offset: int, length: int, crc32: int) -> None:
         self._expected[offset] = (length, crc32)
@@ -118,6 +124,7 @@ class _CheckedChunks:
         if expected is None or expected[0] != length:
             refuse(self._place, f"bytes {offset} to {offset + length} are not a column chunk")
         data = self._raw.read_at(offset, length)
+        self.bytes_read += length
         if len(data) != length or zlib.crc32(data) != expected[1]:
             refuse(
                 self._place,

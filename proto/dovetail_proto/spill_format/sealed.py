@@ -167,10 +167,9 @@ class Fields:
             raw = base64.b64decode(text, validate=True)
         except ValueError:
             self.refuse(name, "base64", text)
-        array = np.frombuffer(raw, np.dtype(dtype).newbyteorder("<")) if raw else np.empty(0, dtype)
         if len(raw) != size * np.dtype(dtype).itemsize:
             self.refuse(name, f"{size} values of {dtype}", f"{len(raw)} bytes")
-        return array.astype(dtype)
+        return np.frombuffer(raw, np.dtype(dtype).newbyteorder("<")).astype(dtype)
 
     def done(self) -> None:
         """Refuse what was not taken: a field of another version must not be ignored."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -93,12 +93,14 @@ class PushWriter:
             raise ValueError(f"group {group}: expected {len(self._files)} tables and hash ranges")
         self._groups.add(group)
         written = 0
+        longest = max((t.num_rows for t in tables if t is not None), default=0)
+        constants = [pa.array(np.full(longest, v, np.int32)) for v in (group, generation)]
         try:
             for file, table, bounds in zip(self._files, tables, hash_ranges, strict=True):
                 if table is not None and table.num_rows:
                     if bounds is None:
                         raise ValueError(f"group {group}: rows without a hash range")
-                    written += file.write(group, generation, table, bounds)
+                    written += file.write(group, generation, table, bounds, constants)
         except OSError as e:
             self._fail(e)
         except BaseException:
@@ -170,42 +172,46 @@ class _InputWriter:
         self._writer: Any = None
         self._row_groups: list[tuple[int, int, int, int, int, int, int]] = []
 
-    def write(self, group: int, generation: int, table: pa.Table, bounds: HashRange) -> int:
+    def write(
+        self,
+        group: int,
+        generation: int,
+        table: pa.Table,
+        bounds: HashRange,
+        constants: Sequence[pa.Array],
+    ) -> int:
         if self._writer is None:
             self._scratch = self._storage.scratch(self._name)
             raw = pa.OSFile(self._scratch, "wb")
             self._sink = pa.BufferedOutputStream(raw, WRITE_BUFFER_BYTES)
             schema = self._layout.file_schema.with_metadata(self._identity)
             self._writer = pq.ParquetWriter(self._sink, schema, **self._layout.options)
-        before = self._sink.tell()
-        for part, low, high in self._parts(table, bounds):
-            start = self._sink.tell()
-            self._writer.write_table(self._with_constants(part, group, generation), part.num_rows)
-            stored = self._sink.tell() - start
-            self._row_groups.append(
-                (group, generation, part.num_rows, stored, part.nbytes, low, high)
-            )
-        return int(self._sink.tell() - before)
+        before = start = self._sink.tell()
+        for part, size, low, high in self._parts(table, bounds):
+            rows = part.num_rows
+            arrays = [*part.columns, *(c.slice(0, rows) for c in constants)]
+            whole = pa.Table.from_arrays(arrays, schema=self._layout.file_schema)
+            self._writer.write_table(whole, rows)
+            end = self._sink.tell()
+            self._row_groups.append((group, generation, rows, end - start, size, low, high))
+            start = end
+        return int(start - before)
 
-    def _parts(self, table: pa.Table, bounds: HashRange) -> list[tuple[pa.Table, int, int]]:
-        """The table cut into row groups of bounded size, each with its hash range."""
-        if table.nbytes <= ROW_GROUP_BYTES_MAX or table.num_rows == 1:
-            return [(table, *bounds)]
-        rows = max(1, table.num_rows * ROW_GROUP_BYTES_MAX // table.nbytes)
-        parts = []
+    def _parts(
+        self, table: pa.Table, bounds: HashRange
+    ) -> Iterator[tuple[pa.Table, int, int, int]]:
+        """The table cut into row groups of bounded size, each with its size and hash range."""
+        size = table.nbytes
+        if size <= ROW_GROUP_BYTES_MAX or table.num_rows == 1:
+            yield table, size, *bounds
+            return
+        rows = max(1, table.num_rows * ROW_GROUP_BYTES_MAX // size)
         for start in range(0, table.num_rows, rows):
             part = table.slice(start, rows)
             ends = part.select(list(self._layout.key)).take([0, part.num_rows - 1])
             keys = [c.combine_chunks() for c in ends.columns]
             low, high = canonical_keys(keys, self._key_types).hashes.tolist()
-            parts.append((part, low, high))
-        return parts
-
-    def _with_constants(self, table: pa.Table, group: int, generation: int) -> pa.Table:
-        constants = [
-            pa.array(np.full(table.num_rows, value, np.int32)) for value in (group, generation)
-        ]
-        return pa.Table.from_arrays([*table.columns, *constants], schema=self._layout.file_schema)
+            yield part, part.nbytes, low, high
 
     def finish(self) -> InputEntry | None:
         """Close the file, take its checksums and publish it; None if no rows came."""

@@ -1,0 +1,413 @@
+"""A crash at any point, and damage at any byte: a push is whole or absent, and lies are named."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dovetail_proto.errors import SpillError
+from dovetail_proto.partitioning import canonical_keys, partition_ids
+from dovetail_proto.spill_format import LocalStorage, RunRecord, SpillStore
+from kit.spills import make_plan
+
+SCHEMA = pa.schema([("k", pa.int64()), ("s", pa.string())])
+PLAN = make_plan([SCHEMA, SCHEMA], partitions=2)
+
+
+class Killed(BaseException):
+    """The process is gone: nothing after this happens."""
+
+
+class DyingStorage(LocalStorage):
+    """A disk that is lost at the n-th call that changes it, in the middle of a write or before."""
+
+    def __init__(self, root: str, calls: int) -> None:
+        super().__init__(root)
+        self.left = calls
+        self.dead = False
+
+    def _live(self) -> None:
+        if self.dead or self.left == 0:
+            self.dead = True
+            raise Killed
+        self.left -= 1
+
+    def create(self, path: str) -> IO[bytes]:
+        """Die before, or after half of the bytes."""
+        self._live()
+        storage = self
+
+        class Half:
+            def __enter__(self) -> Half:
+                self._file = open(path, "wb")
+                return self
+
+            def write(self, data: bytes) -> None:
+                self._file.write(data[: len(data) // 2])
+                self._file.flush()
+                storage._live()
+                self._file.write(data[len(data) // 2 :])
+
+            def __exit__(self, *exc: object) -> None:
+                self._file.close()
+
+        return Half()  # type: ignore[return-value]
+
+    def scratch(self, name: str) -> str:
+        """Die before a large file."""
+        self._live()
+        return super().scratch(name)
+
+    def sync(self, fd: int) -> None:
+        """Die before a sync; what was written may be there all the same."""
+        self._live()
+        super().sync(fd)
+
+    def rename(self, old: str, new: str) -> None:
+        """Die before or after a rename."""
+        self._live()
+        super().rename(old, new)
+        self._live()
+
+    def discard(self, path: str) -> None:
+        """A dead process cleans nothing up."""
+        self._live()
+        super().discard(path)
+
+    def remove(self, name: str) -> None:
+        """A dead process cleans nothing up."""
+        self._live()
+        super().remove(name)
+
+
+def rows_of(group: int, count: int, seed: int) -> tuple[pa.Table, tuple[int, int]]:
+    """Rows of one group in hash order, with their hash range."""
+    rng = np.random.default_rng(seed)
+    keys = rng.integers(0, 1000, 50 * count)
+    hashes = canonical_keys([pa.array(keys)], [pa.int64()]).hashes
+    mine = np.flatnonzero(partition_ids(hashes, 2) == group)[:count]
+    mine = mine[np.argsort(hashes[mine], kind="stable")]
+    text = pa.array([f"{seed}-{i}" for i in range(count)])
+    table = pa.Table.from_arrays([pa.array(keys[mine]), text], schema=SCHEMA)
+    return table, (int(hashes[mine[0]]), int(hashes[mine[-1]]))
+
+
+def push(store: SpillStore, generation: int) -> None:
+    """Push both groups."""
+    writer = store.begin_push()
+    for group in (0, 1):
+        parts = [rows_of(group, 40, 10 * generation + 2 * group + i) for i in (0, 1)]
+        writer.write_group(group, generation, [t for t, _ in parts], [b for _, b in parts])
+    writer.commit()
+
+
+def content(store: SpillStore) -> list[list[Any]]:
+    """All rows by push, every byte checked."""
+    found = []
+    for manifest in store.pushes():
+        rows = []
+        for index in (0, 1):
+            file = store.open_input(manifest, index)
+            assert file is not None
+            file.check_all()
+            rows += file.read(range(2), ["k", "s"]).to_pylist()
+            file.close()
+        found.append(rows)
+    return found
+
+
+@pytest.fixture(scope="module")
+def closed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two pushes and the end of the run."""
+    root = tmp_path_factory.mktemp("spill") / "store"
+    store = SpillStore.create(str(root), PLAN)
+    push(store, 0)
+    push(store, 1)
+    store.close_run(RunRecord((160, 160), 0, 0))
+    return root
+
+
+def test_a_crash_at_any_call_leaves_a_push_whole_or_absent(tmp_path: Path, closed_store: Path):
+    """After each possible crash the store opens with the pushes that were committed, whole."""
+    expected = content(SpillStore.open(str(closed_store)))
+    seen = set()
+    for calls in range(1000):
+        root = tmp_path / str(calls)
+        store = SpillStore.create(str(root), PLAN)
+        push(store, 0)
+        store.storage = DyingStorage(str(root), calls)
+        try:
+            push(store, 1)
+        except Killed:
+            finished = False
+        else:
+            finished = True
+        found = content(SpillStore.open(str(root)))
+        assert found == expected[: len(found)]
+        assert len(found) == 2 or not finished
+        seen.add(len(found))
+        if len(found) == 1:  # a new run in the same process goes on with the next free number
+            again = SpillStore.open(str(root))
+            push(again, 1)
+            assert content(SpillStore.open(str(root)))[1] == expected[1]
+        shutil.rmtree(root)
+        if finished:
+            break
+    assert calls > 15
+    assert seen == {1, 2}
+
+
+def test_a_crash_while_closing_leaves_the_run_open_or_closed(tmp_path: Path):
+    """Never a record that is half there."""
+    for calls in range(100):
+        root = tmp_path / str(calls)
+        store = SpillStore.create(str(root), PLAN)
+        store.storage = DyingStorage(str(root), calls)
+        try:
+            store.close_run(RunRecord((1, 2), 3, 4))
+        except Killed:
+            finished = False
+        else:
+            finished = True
+        opened = SpillStore.open(str(root))
+        assert opened.closed or not finished
+        if opened.closed:
+            assert opened.run_record() == RunRecord((1, 2), 3, 4)
+        if finished:
+            break
+    assert calls > 3
+
+
+def store_files(root: Path) -> list[Path]:
+    """Every file of a store."""
+    return sorted(p for p in root.rglob("*") if p.is_file())
+
+
+def read_all(root: Path) -> object:
+    """Open, check the run's record and read every row."""
+    store = SpillStore.open(str(root))
+    return store.plan.to_json(), store.run_record(), content(store)
+
+
+def test_damage_at_any_place_is_refused_by_name(closed_store: Path, tmp_path: Path):
+    """One altered byte, in about 150 places of every file, JSON's white space aside."""
+    root = tmp_path / "s"
+    shutil.copytree(closed_store, root)
+    rng = np.random.default_rng(3)
+    whole = read_all(root)
+    for path in store_files(root):
+        data = path.read_bytes()
+        places = set(rng.integers(0, len(data), 120).tolist())
+        places |= {0, 3, 4, 5, len(data) - 2, len(data) - 5, len(data) - 8, len(data) - 9}
+        for place in sorted(places):
+            flip = int(rng.integers(1, 256))
+            damaged = bytearray(data)
+            damaged[place] ^= flip
+            if path.suffix == ".json" and _same_json(bytes(damaged), data):
+                continue
+            path.write_bytes(damaged)
+            with pytest.raises(SpillError) as caught:
+                read_all(root)
+            name = path.relative_to(root).as_posix()
+            named = name in str(caught.value)
+            # An altered manifest shows in the record of the run as well; both name it.
+            assert named, f"{name}, byte {place} ^ {flip}: {caught.value}"
+        path.write_bytes(data)
+    assert read_all(root) == whole
+
+
+def _same_json(a: bytes, b: bytes) -> bool:
+    try:
+        return bool(json.loads(a) == json.loads(b))
+    except ValueError:
+        return False
+
+
+def test_a_file_cut_short_anywhere_is_refused_by_name(closed_store: Path, tmp_path: Path):
+    """Truncated to nothing, by one byte, and in between."""
+    root = tmp_path / "s"
+    shutil.copytree(closed_store, root)
+    for path in store_files(root):
+        data = path.read_bytes()
+        body = data.rstrip()
+        for length in {0, 1, len(data) // 3, len(data) // 2, len(body) - 1}:
+            path.write_bytes(data[:length])
+            with pytest.raises(SpillError, match=path.name):
+                read_all(root)
+        path.write_bytes(data)
+
+
+def test_a_file_that_grew_is_refused(closed_store: Path, tmp_path: Path):
+    """Bytes after the footer are not ours."""
+    root = tmp_path / "s"
+    shutil.copytree(closed_store, root)
+    path = root / "pushes/000001/input-00.parquet"
+    path.write_bytes(path.read_bytes() + b"PAR1")
+    with pytest.raises(SpillError, match=r"000001/input-00\.parquet: has \d+ bytes, not \d+"):
+        read_all(root)
+
+
+def test_missing_files_are_named(closed_store: Path, tmp_path: Path):
+    """A data file by the manifest, a manifest by the run's record."""
+    for n, name in enumerate(["pushes/000002/input-01.parquet", "pushes/000001/manifest.json"]):
+        root = tmp_path / str(n)
+        shutil.copytree(closed_store, root)
+        (root / name).unlink()
+        with pytest.raises(SpillError, match=f"{name}: is missing"):
+            read_all(root)
+
+
+def test_files_swapped_within_and_between_stores_are_refused(closed_store: Path, tmp_path: Path):
+    """Even if each is whole in itself."""
+    other = SpillStore.create(str(tmp_path / "other"), PLAN)
+    push(other, 0)
+    push(other, 1)
+    other.close_run(RunRecord((160, 160), 0, 0))
+    swaps = [
+        (closed_store / "pushes/000001/input-01.parquet", "pushes/000001/input-00.parquet"),
+        (closed_store / "pushes/000002/input-00.parquet", "pushes/000001/input-00.parquet"),
+        (closed_store / "pushes/000002/manifest.json", "pushes/000001/manifest.json"),
+        (tmp_path / "other/pushes/000001/input-00.parquet", "pushes/000001/input-00.parquet"),
+        (tmp_path / "other/pushes/000001/manifest.json", "pushes/000001/manifest.json"),
+        (tmp_path / "other/closed.json", "closed.json"),
+        (tmp_path / "other/query.json", "query.json"),
+    ]
+    for n, (source, target) in enumerate(swaps):
+        root = tmp_path / str(n)
+        shutil.copytree(closed_store, root)
+        shutil.copy(source, root / target)
+        with pytest.raises(SpillError):
+            read_all(root)
+
+
+def resealed(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Alter a sealed file and give it a checksum that fits: a lie, not an accident."""
+    raw = json.loads(path.read_text())
+    change(raw["body"])
+    text = json.dumps(raw["body"], sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    raw["crc32"] = f"{zlib.crc32(text.encode()):08x}"
+    path.write_text(json.dumps(raw))
+
+
+def _entry(body: dict[str, Any]) -> dict[str, Any]:
+    entry: dict[str, Any] = body["inputs"][0]
+    return entry
+
+
+LIES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
+    "missing": (lambda b: b.pop("push"), "field 'push' is missing"),
+    "unknown": (lambda b: b.update(more=1), "unknown field 'more'"),
+    "push": (lambda b: b.update(push=2), "is not the manifest of push 1"),
+    "inputs": (lambda b: b["inputs"].append(None), "has 3 inputs, the query 2"),
+    "not an object": (lambda b: b["inputs"].__setitem__(0, 7), "an object was expected, not 7"),
+    "path": (lambda b: _entry(b).update(name="../../etc/passwd"), "names a file other than"),
+    "negative": (lambda b: _entry(b).update(bytes=-1), "field 'bytes' must be an integer in 12"),
+    "true": (lambda b: _entry(b).update(bytes=True), "not True"),
+    "float": (lambda b: _entry(b).update(bytes=1e3), "not 1000.0"),
+    "huge": (lambda b: _entry(b).update(bytes=2**63), "must be an integer in 12"),
+    "footer": (lambda b: _entry(b).update(footer_bytes=2**40), "footer is larger than the file"),
+    "crc": (lambda b: _entry(b).update(footer_crc32="xyz"), "hexadecimal digits of fixed length"),
+    "chunks": (lambda b: _entry(b).update(chunk_crc32="AAAA"), "must be 8 values of uint32"),
+    "base64": (lambda b: _entry(b).update(chunk_crc32="é"), "must be base64"),
+    "leaves": (lambda b: _entry(b).update(leaf_columns=3), "field 'chunk_crc32' must be 6 values"),
+    "lengths": (lambda b: _entry(b)["row_groups"]["rows"].append(1), "lists of different lengths"),
+    "group": (lambda b: _entry(b)["row_groups"].update(group=[0, 2]), "integers in 0 … 1"),
+    "rows": (lambda b: _entry(b)["row_groups"].update(rows=[0, 1]), "'rows' must be integers in 1"),
+    "hash": (lambda b: _entry(b)["row_groups"].update(hash_min=["0", "1"]), "16 hexadecimal"),
+    "range": (
+        lambda b: _entry(b)["row_groups"].update(hash_max=["0" * 16] * 2),
+        "a hash range ends before it begins",
+    ),
+    "outside": (
+        lambda b: _entry(b)["row_groups"].update(hash_max=["f" * 16] * 2),
+        "a hash range lies outside its group",
+    ),
+    "generations": (
+        lambda b: _entry(b)["row_groups"].update(generation=[5, 0]),
+        "group 0 has two generations",
+    ),
+    "again": (
+        lambda b: [e["row_groups"].update(generation=[1, 1]) for e in b["inputs"]],
+        "has generation 1 in push 1 too",
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_every_field_of_a_manifest_is_checked(closed_store: Path, tmp_path: Path, lie: str):
+    """With a checksum that fits: types, ranges, lengths, paths, and agreement between fields."""
+    root = tmp_path / "s"
+    shutil.copytree(closed_store, root)
+    change, message = LIES[lie]
+    resealed(root / "pushes/000001/manifest.json", change)
+    with pytest.raises(SpillError, match=r"manifest\.json") as caught:
+        SpillStore.open(str(root))
+    assert message in str(caught.value)
+
+
+RECORD_LIES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
+    "rows": (lambda b: b.update(rows_in=[1]), "has rows of 1 inputs, not 2"),
+    "checksum": (lambda b: b.update(checksum=5), "field 'checksum' must be text"),
+    "interrupted": (lambda b: b.update(interrupted=0), "true or false"),
+    "output": (lambda b: b.update(output=5), "field 'output' must be text"),
+    "produced": (lambda b: b["produced"].update(group=[1, 1]), "do not match their groups"),
+    "group": (lambda b: b["produced"].update(group=[9]), "integers in 0 … 1"),
+    "store": (lambda b: b.update(store="0" * 32), "belongs to another spill store"),
+    "push": (lambda b: b["pushes"].pop(), "is not the manifest that the run committed"),
+}
+
+
+@pytest.mark.parametrize("lie", RECORD_LIES)
+def test_every_field_of_the_run_record_is_checked(closed_store: Path, tmp_path: Path, lie: str):
+    """So that counters of another run are never believed."""
+    root = tmp_path / "s"
+    shutil.copytree(closed_store, root)
+    change, message = RECORD_LIES[lie]
+    resealed(root / "closed.json", change)
+    with pytest.raises(SpillError) as caught:
+        SpillStore.open(str(root))
+    assert message in str(caught.value)
+
+
+def test_another_version_is_refused_with_what_to_do(closed_store: Path, tmp_path: Path):
+    """Rather than misread."""
+    root = tmp_path / "s"
+    shutil.copytree(closed_store, root)
+    path = root / "query.json"
+    path.write_text(path.read_text().replace('"version": 1', '"version": 2', 1))
+    with pytest.raises(SpillError, match=r"format version 2.*use the Dovetail that wrote it"):
+        SpillStore.open(str(root))
+
+
+def test_rows_out_of_hash_order_are_refused(tmp_path: Path):
+    """As a changed hash function would leave them: their keys could miss each other."""
+    from dovetail_pipeline.cleanup import owed
+
+    store = SpillStore.create(str(tmp_path / "s"), make_plan([SCHEMA, SCHEMA], partitions=1))
+    for generation in (0, 1):
+        writer = store.begin_push()
+        parts = [rows_of(0, 10, i) for i in (0, 1)]
+        tables = [t.take(np.arange(10)[::-1]) for t, _ in parts]
+        writer.write_group(0, generation, tables, [b for _, b in parts])
+        writer.commit()
+    store.close_run(RunRecord((20, 20), 0, 0))
+    with pytest.raises(SpillError, match=r"input-00\.parquet: its rows are not in the recorded"):
+        owed(store)
+
+
+def test_a_store_that_cannot_be_read_is_an_error_not_an_empty_store(tmp_path: Path):
+    """A folder where a file should be."""
+    SpillStore.create(str(tmp_path / "s"), PLAN)
+    os.remove(tmp_path / "s/query.json")
+    (tmp_path / "s/query.json").mkdir()
+    with pytest.raises(SpillError, match=r"query\.json: cannot be read"):
+        SpillStore.open(str(tmp_path / "s"))
