@@ -1,0 +1,134 @@
+"""One bin of a clean-up, from the spilled files to its results: what any scheduler calls.
+
+`run_bin` needs nothing but the stores, and leaves files under names that depend on the bin alone,
+then a marker. Run twice, even at once, it leaves the same files.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from dovetail_pipeline.cleanup.bins import Bin
+from dovetail_pipeline.cleanup.catalog import Catalog
+from dovetail_pipeline.cleanup.files import OpenFiles
+from dovetail_pipeline.cleanup.ledger import BinResult, Ledger
+from dovetail_pipeline.cleanup.reading import SliceReader
+from dovetail_pipeline.cleanup.results import owed_batches
+from dovetail_pipeline.cleanup.terms import delta_terms
+from dovetail_pipeline.cleanup.walking import read_in_parts
+from dovetail_processor.expressions import above_join
+from dovetail_processor.sinks import CountingSink, ParquetSink, Sink
+from dovetail_proto.errors import MemoryLimitError
+
+Tick = Callable[[int, int], None]
+"""`tick(results, bytes_read)`: what has been done since the last call."""
+
+MEMORY_BYTES_MIN = 8 << 20
+"""Eight row groups of the spill format: less would read the same bytes again and again."""
+
+ROW_GROUP_BYTES_MAX = 8 << 20
+"""Rows that the sink gathers before it writes; less if memory is short."""
+
+
+def row_budget(memory_bytes: int) -> int:
+    """How much of a task's memory the rows of a part may take; MemoryLimitError if too little.
+
+    Half: a quarter is for results on their way (a batch as gathered, as evaluated, and the sink's
+    row group as held and as encoded), the rest for decoding and what allocators keep.
+    """
+    if memory_bytes < MEMORY_BYTES_MIN:
+        raise MemoryLimitError(
+            f"clean-up with {memory_bytes} bytes per worker: too little to work with",
+            remedy=f"give at least {MEMORY_BYTES_MIN >> 20} MB for each worker",
+        )
+    return min(memory_bytes // 2, 1 << 30)  # Arrow text columns end at 2 GB
+
+
+def run_bin(
+    catalog: Catalog,
+    files: OpenFiles,
+    b: Bin,
+    *,
+    output: str | None,
+    memory_bytes: int,
+    tick: Tick = lambda results, bytes_read: None,
+) -> BinResult:
+    """Produce the results of a bin and mark it done; `output` None only counts them."""
+    started = time.monotonic()
+    plan = catalog.plan
+    terms = delta_terms(len(plan.inputs))
+    budget_bytes = row_budget(memory_bytes)
+    batch_bytes = max(memory_bytes // 16, 64 << 10)
+    names = [[name for i, name in plan.joined_columns() if i == j] for j in range(len(plan.inputs))]
+    reader = SliceReader(catalog, files, names)
+    evaluator = above_join(plan)
+    sink = _LazySink(plan.output_schema, b, output, batch_bytes)
+    combinations = 0
+    bytes_read = 0
+    try:
+        for part in b.slices:
+            for found in read_in_parts(catalog, reader, part, budget_bytes):
+                tick(0, reader.bytes_read - bytes_read)
+                bytes_read = reader.bytes_read
+                for batch in owed_batches(plan, found, terms, batch_bytes):
+                    combinations += batch.num_rows
+                    sink.write(evaluator.run(batch))
+                    tick(batch.num_rows, 0)
+        rows, checksum, names_and_sizes = sink.close()
+    except BaseException:
+        sink.abort()
+        raise
+    result = BinResult(
+        index=b.index,
+        combinations=combinations,
+        rows=rows,
+        checksum=checksum,
+        files=names_and_sizes,
+        bytes_read=reader.bytes_read,
+        seconds=time.monotonic() - started,
+    )
+    Ledger(catalog, output).finish(b, result)
+    return result
+
+
+class _LazySink:
+    """A sink that is made when results come, so that a bin without any leaves no empty file."""
+
+    def __init__(self, schema: pa.Schema, b: Bin, output: str | None, batch_bytes: int) -> None:
+        self._schema = schema
+        self._bin = b
+        self._output = output
+        self._row_group_bytes = min(batch_bytes, ROW_GROUP_BYTES_MAX)
+        self._sink: Sink | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows == 0:
+            return
+        if self._sink is None:
+            self._sink = (
+                CountingSink(self._schema)
+                if self._output is None
+                else ParquetSink(
+                    self._output,
+                    self._schema,
+                    prefix=self._bin.name,
+                    row_group_bytes=self._row_group_bytes,
+                )
+            )
+        self._sink.write(batch)
+
+    def close(self) -> tuple[int, int, tuple[tuple[str, int], ...]]:
+        """Rows, checksum, and files with their sizes."""
+        if self._sink is None:
+            return 0, 0, ()
+        totals = self._sink.close()
+        files = tuple((os.path.basename(f), os.path.getsize(f)) for f in totals.files)
+        return totals.rows, totals.checksum, files
+
+    def abort(self) -> None:
+        if self._sink is not None:
+            self._sink.abort()
