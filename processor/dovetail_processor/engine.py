@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from dovetail_processor.adaptation.victims import VictimOrder
+from dovetail_processor.allocators import keep_lean
 from dovetail_processor.expressions import above_join, below_join
 from dovetail_processor.graph import loop
 from dovetail_processor.graph.arc import Arc
@@ -102,8 +103,10 @@ class Engine:
     ) -> None:
         """`sources`: one per input of the plan. `store` may be None if the policy is `none`.
 
-        Raises MemoryLimitError if the limit is too small to work with.
+        Raises MemoryLimitError if the limit is too small to work with. Sets this process's
+        allocators (`allocators.keep_lean`).
         """
+        keep_lean()
         self._plan = plan
         self._files = sources
         self._outer_sink = sink

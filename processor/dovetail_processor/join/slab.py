@@ -17,14 +17,16 @@ from dovetail_proto.errors import ConfigError
 ARENA_BYTES_MAX = 16 << 30
 """Rows are addressed by 32-bit numbers of 4-byte words."""
 
+SPARE_SUPERPAGES = 1 + pages.PAGE_CLASSES * 2
+"""Beyond the limit: the one never handed out, and per class the superpage being filled and the one
+being emptied. More would be touched, and be real memory, without ever counting as used."""
+
 
 class Slab:
     """An arena of at most `limit_bytes` in pages. The arrays are what kernels take."""
 
     def __init__(self, limit_bytes: int) -> None:
-        # Superpages carved for small pages may be partly empty: the mapping is a quarter larger
-        # than the limit, the limit itself is kept on pages handed out.
-        superpages = max(8, limit_bytes * 5 // 4 // pages.SUPERPAGE_BYTES) + 1
+        superpages = limit_bytes // pages.SUPERPAGE_BYTES + SPARE_SUPERPAGES
         if superpages * pages.SUPERPAGE_BYTES > ARENA_BYTES_MAX:
             raise ConfigError(
                 f"memory of {limit_bytes} bytes is more than one processor can address",
