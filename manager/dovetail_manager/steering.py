@@ -25,9 +25,10 @@ from dovetail_manager.adaptation.snapshot import (
 )
 from dovetail_manager.load import LoadTracker
 from dovetail_manager.membership import IN, Member, Membership, MemberState
-from dovetail_manager.moves.coordinator import Coordinator, MoveSettings
+from dovetail_manager.moves.coordinator import Coordinator
 from dovetail_manager.moves.journal import Journal, Write, map_key, move_from_json
 from dovetail_manager.moves.protocol import Instruction, Move, MoveEnded, Persist, Send, StepDown
+from dovetail_manager.moves.steps import MoveSettings
 from dovetail_manager.queries import Query, member_from_json, member_to_json, query_from_json
 from dovetail_proto.errors import Domain, Refusal
 from dovetail_proto.ids import Epoch, ProcessorId, QueryName
@@ -255,6 +256,8 @@ class Steering:
                 failed.append(query)
                 out += query.coordinator.abandon(query.cause, now_s)
             else:
+                query.orders.pop(member.processor, None)
+                query.admission.pushed(member.processor, 0)
                 out += query.coordinator.lose(member.processor, now_s)
         self.unwritten.add(member.processor)
         return [Persist(("died", member.processor, *(q.name for q in failed)), puts), *out]
@@ -298,14 +301,20 @@ class Steering:
         return query.coordinator.take_up([m for m in moves if m.outcome is None], now_s)
 
     def _stop_messages(self, query: Query) -> list[Instruction]:
+        query.stopping &= {m.processor for m in self.membership.alive()}  # others may be gone
         stop = StopQuery(query.name, self.epoch, query.cause)
         return [Send(p, stop) for p in sorted(query.stopping)]
 
     def _adapt(self, query: Query, now_s: float) -> list[Instruction]:
         """One round: drain who leaves, repeat unanswered orders, then what the policy admits."""
-        loads = self.load.loads(query.name, self.membership.alive())
+        members = self.membership.alive()
+        loads = self.load.loads(query.name, members)
         out: list[Instruction] = [Send(p, order) for p, order in sorted(query.orders.items())]
         out += self._drain(query, loads, now_s)
+        if len(loads) < len(members):
+            silent = {m.processor for m in members} - {p.processor for p in loads}
+            query.admission.wait(f"{min(silent)} has not reported yet", now_s)
+            return out
         snapshot = Snapshot(
             query=query.name,
             now_s=now_s,

@@ -296,8 +296,8 @@ class TupleBatch:
 class LinkFrame:
     """Split host → instance: one numbered item of a link; delivered in order, once."""
 
-    number: int  # from 1, per link
-    item: TupleBatch | EndOfMovedPartitions
+    number: int  # from 1, per link; 0 is a probe that asks for an acknowledgement
+    item: TupleBatch | EndOfMovedPartitions | None  # None in a probe only
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,6 +137,8 @@ class SimManager:
         self._awaited = w.revision
         random, loss = self.world.random, self.world.faults.store_loss
         lost = random.random() < loss if loss else False
+        now_s = self.world.now_s
+        lost |= any(a <= now_s < b for a, b in self.world.faults.store_outages)
         applied = not lost or random.random() < 0.5
         delay_s = STORE_DELAY_S * (0.5 + random.random())
         if applied:
@@ -151,7 +153,10 @@ class SimManager:
         if crash_after and not self.crashed:
             self.crash("after writing")
         if not answer_lost:
-            self.world.at(STORE_DELAY_S, self, self._answered, w.revision, verdict)
+            delay_s = STORE_DELAY_S
+            if self.world.faults.store_loss and self.world.random.random() < 0.2:
+                delay_s += self.world.random.random() * 3 * STORE_TIMEOUT_S
+            self.world.at(delay_s, self, self._answered, w.revision, verdict)
 
     def _answered(self, revision: int, verdict: str) -> None:
         if verdict == "fenced":

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sim_disk import SimDisk
 from sim_join import SimGroup, Tuple, decode_groups, encode_groups
+from sim_split import SimSplits
 from sim_world import Violation, World
 
-from dovetail_processor.adaptation.disk import bytes_to_push
 from dovetail_processor.adaptation.victims import (
-    GroupStats,
-    VictimOrder,
     choose_groups_to_move,
-    choose_victims,
 )
 from dovetail_processor.moves.instructions import (
     ActivateGroups,
@@ -32,7 +29,7 @@ from dovetail_processor.moves.instructions import (
     ShipGroups,
     StoreInert,
 )
-from dovetail_processor.moves.link import Inbox, Outbox
+from dovetail_processor.moves.link import Inbox
 from dovetail_processor.moves.participant import Participant
 from dovetail_proto.errors import Refusal
 from dovetail_proto.ids import Epoch, GroupId, ProcessorId, SplitId
@@ -42,7 +39,6 @@ from dovetail_proto.messages import (
     Heartbeat,
     Join,
     Leave,
-    Pushed,
     PushPartitions,
     QueryLoad,
     QueryStopped,
@@ -57,57 +53,51 @@ if TYPE_CHECKING:
 WINDOW_BYTES = 6
 """Credit per link: small, so that links run dry and tuples wait at the split."""
 
-BACKLOG_MAX = 24
-"""Tuples that a split keeps before it stops its source."""
-
 TIMER_S = 0.5
-Item = Tuple | EndOfMovedPartitions
 
 
-class SimProcessor:
+class SimProcessor(SimSplits, SimDisk):
     """One processor: instance, sink, maybe splits with their sources."""
 
-    def __init__(self, world: World, scenario: Scenario, index: int, late: bool = False) -> None:
+    def __init__(
+        self, world: World, scenario: Scenario, address: str, incarnation: int, late: bool = False
+    ) -> None:
         self.world, self.scenario = world, scenario
-        self.address = f"p{index}"
+        self.address = address
         self.id = ProcessorId(self.address)
         self.crashed = False
         self.paused_until_s = 0.0
-        self.incarnation = 1
+        self.incarnation = incarnation
         self.epoch = Epoch(0)
+        self.obeyed = Epoch(0)  # the epoch of the last move message that was accepted
         self.stopped = ""  # why the query was dropped here; empty while it runs
         self.joined = False
         self.leaving = False
-        splits = scenario.split_hosts.get(self.id, ())
-        self.participant = Participant(scenario.query, self.id, scenario.map, splits)
+        splits = () if late else scenario.split_hosts.get(self.id, ())
+        known = scenario.stored_map() if late else scenario.map
+        if late and (len(known.groups_of(self.id)) or self.id in scenario.split_hosts):
+            # Its former incarnation took state with it: there is no query to start any more.
+            self.stopped = "started after its death"
+        self.participant = Participant(scenario.query, self.id, known, splits)
         self.groups = {
             int(g): SimGroup(scenario.inputs, 0, [0] * scenario.inputs)
-            for g in scenario.map.groups_of(self.id)
+            for g in known.groups_of(self.id)
+            if not self.stopped
         }
         self.live = set(self.groups)  # groups that take tuples in; not those on their way out
         self.inert: dict[tuple[str, int], dict[int, SimGroup]] = {}
         self.received_s = np.full(scenario.partitions, -np.inf)
         self.state_bytes = 0  # live, detached for a push, inert
         self.limit = scenario.limit_bytes
-        self.pushing: list[tuple[int, SimGroup]] = []
-        self.push_order: PushPartitions | None = None
-        self.order_done: Pushed | None = None
-        self.spilled_bytes = 0
+        self.start_disk()
         self.produced = 0
         self.inboxes: dict[str, Inbox] = {s: Inbox() for s in scenario.splits}
-        self.outboxes: dict[tuple[str, str], Outbox[Item]] = {}
-        self.held: dict[tuple[str, int], deque[Tuple]] = {}
-        self.sources: dict[str, list[Tuple]] = {s: scenario.streams[s] for s in splits}
-        self.sent: dict[str, int] = dict.fromkeys(
-            splits, 0
-        )  # tuples of each source taken in so far
         self.ticks = 0
         world.nodes[self.address] = self
         world.at(world.random.random() * TIMER_S, self, self._timer)
         if not late:
             self.joined = True  # the query started with it
-        for split in splits:
-            world.at(0.05, self, self._source, split)
+        self.start_splits(splits)
 
     # Messages ------------------------------------------------------------------------------------
 
@@ -153,6 +143,9 @@ class SimProcessor:
             self.world.tell(self.address, e)
             self.world.send(self.address, to, refused)
             return
+        if m.ref.epoch < self.obeyed:
+            raise Violation(f"{self.address} obeys epoch {m.ref.epoch} after {self.obeyed}")
+        self.obeyed = m.ref.epoch
         self.epoch = max(self.epoch, self.participant.epoch)
         self.act(out, to)
         self.world.step_hook(self, name, False)
@@ -231,73 +224,6 @@ class SimProcessor:
         self.world.tell(self.address, (i.receiver, message))
         self.world.send(self.address, i.receiver, message)
 
-    # Splits --------------------------------------------------------------------------------------
-
-    def _source(self, split: str) -> None:
-        """The source offers its next tuples, and now and then repeats some that it sent before."""
-        rows, taken = self.sources[split], self.sent[split]
-        if self.stopped or taken >= len(rows):
-            return
-        random = self.world.random
-        backlog = sum(len(b.pending) for b in self.outboxes.values())
-        backlog += sum(len(h) for h in self.held.values())
-        if backlog < BACKLOG_MAX:
-            upto = min(len(rows), taken + random.randint(1, 3))
-            begin = taken
-            if self.scenario.replays and random.random() < 0.1:
-                begin = max(0, taken - random.randint(1, 4))
-            self.sent[split] = upto
-            for row in rows[begin:upto]:
-                self._route(split, row)
-            self._flush(split)
-        self.world.at(self.scenario.gap_s * (0.5 + random.random()), self, self._source, split)
-
-    def _route(self, split: str, row: Tuple) -> None:
-        group = GroupId(row[2] % self.scenario.partitions)
-        if group in self.participant.split_host.held:
-            self.held.setdefault((split, group), deque()).append(row)
-        else:
-            self._outbox(split, self.participant.map.owner(group)).offer(row, row[3])
-
-    def _hold(self, groups: set[GroupId]) -> None:
-        partitions = self.scenario.partitions
-        for (split, _), box in self.outboxes.items():
-            for row, _ in box.withdraw(
-                lambda r: isinstance(r, tuple) and r[2] % partitions in groups
-            ):
-                key = (split, row[2] % partitions)  # type: ignore[index]
-                self.held.setdefault(key, deque()).append(row)  # type: ignore[arg-type]
-
-    def _release(self, groups: tuple[GroupId, ...], owner: str) -> None:
-        for split in self.sources:
-            for g in groups:
-                for row in self.held.pop((split, g), ()):
-                    self._outbox(split, owner).offer(row, row[3])
-            self._flush(split)
-
-    def _outbox(self, split: str, to: str) -> Outbox[Item]:
-        key = (split, to)
-        if key not in self.outboxes:
-            self.outboxes[key] = Outbox(resend_s=0.6)
-        return self.outboxes[key]
-
-    def _flush(self, split: str) -> None:
-        for (s, to), box in self.outboxes.items():
-            if s == split and box.pending:
-                frames = box.flush(self.world.now_s)
-                # Nothing granted yet: ask for the first credit.
-                self._post(s, to, frames or ([(0, None)] if box.allowed_bytes == 0 else []))
-
-    def _post(self, split: str, to: str, frames: list[Any]) -> None:
-        if frames:
-            self.world.send(self.address, to, [split, *frames])
-
-    def _acknowledged(self, source: str, split: str, number: int, allowed: int) -> None:
-        box = self.outboxes.get((split, source))
-        if box is not None and not self.stopped:
-            box.acknowledged(number, allowed, self.world.now_s)
-            self._post(split, source, box.flush(self.world.now_s))
-
     # Instance ------------------------------------------------------------------------------------
 
     def _frames(self, source: str, message: list[Any]) -> None:
@@ -349,85 +275,6 @@ class SimProcessor:
         """Everything that counts against the limit."""
         credit = sum(i.outstanding_bytes for i in self.inboxes.values())
         return self.state_bytes + credit + self.participant.reserved_bytes
-
-    # Disk ----------------------------------------------------------------------------------------
-
-    def _push_if_full(self) -> None:
-        if not self.scenario.spills or self.stopped:
-            return
-        want = bytes_to_push(
-            used_bytes=self.used_bytes(),
-            limit_bytes=self.limit,
-            held_bytes=sum(g.size for g in self.groups.values()),
-            spill_above_ratio=0.8,
-            push_fraction=0.3,
-            no_disk_adaptation=not self.participant.may_push(),
-            in_disk_adaptation=bool(self.pushing),
-        )
-        if want:
-            self._push(want)
-
-    def _push(self, want: int) -> None:
-        victims = choose_victims(
-            self._stats(),
-            want,
-            order=VictimOrder.LEAST_PRODUCTIVE,
-            now_s=self.world.now_s,
-            inactive_after_s=5.0,
-            rng=np.random.default_rng(0),
-        )
-        for g in victims.tolist():
-            group = self.groups[g]
-            self.pushing.append((g, group))
-            self.groups[g] = group.next_generation()
-        duration_s = self.world.faults.disk_s * (0.5 + self.world.random.random())
-        self.world.tell(self.address, f"pushes {victims.tolist()} for {duration_s:.2f} s")
-        self.world.at(duration_s, self, self._pushed)
-
-    def _pushed(self) -> None:
-        self.world.step_hook(self, "push", True)
-        if self.crashed or self.stopped:
-            return
-        size = sum(group.size for _, group in self.pushing)
-        self.scenario.written([(g, group.generation, group.rows) for g, group in self.pushing])
-        self.state_bytes -= size
-        self.spilled_bytes += size
-        self.pushing = []
-        self.world.step_hook(self, "push", False)
-        if self.crashed:
-            return
-        manager = self.scenario.manager_address()
-        if self.push_order is not None:
-            order, self.push_order = self.push_order, None
-            self.order_done = Pushed(order.query, order.epoch, order.order, size)
-            self.world.send(self.address, manager, self.order_done)
-        self.act(self.participant.push_finished(), manager)
-        self._push_if_full()
-
-    def _ordered(self, source: str, m: PushPartitions) -> None:
-        if self.stopped or m.epoch < self.epoch or self.push_order == m:
-            return
-        done = self.order_done
-        if done is not None and (done.epoch, done.order) >= (m.epoch, m.order):
-            if done.order == m.order:
-                self.world.send(self.address, source, done)
-            return
-        self.epoch = m.epoch
-        if self.pushing:
-            return
-        if not self.participant.may_push() or not any(g.size for g in self.groups.values()):
-            self.order_done = Pushed(m.query, m.epoch, m.order, 0)
-            self.world.send(self.address, source, self.order_done)
-            return
-        self.push_order = m
-        self._push(m.size_bytes)
-
-    def _stats(self) -> GroupStats:
-        size = np.zeros(self.scenario.partitions, dtype=np.int64)
-        produced, last = size.copy(), size.astype(np.float64)
-        for g, group in self.groups.items():
-            size[g], produced[g], last[g] = group.size, group.produced, group.last_insert_s
-        return GroupStats(size, produced, last)
 
     # Life ----------------------------------------------------------------------------------------
 

@@ -6,12 +6,15 @@ load with faults ──▶ healing (quiet network, a manager in office) ──�
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import count
 from math import prod
+from pathlib import Path
 from typing import Any
 
+from sim_faults import LOAD_S, plan_faults
 from sim_join import Result, Tuple, oracle, owed
 from sim_manager import SimManager, SimStore
 from sim_processor import SimProcessor, split_name
@@ -22,27 +25,15 @@ from dovetail_manager.adaptation.initial import distribute, place_splits
 from dovetail_manager.adaptation.policies import POLICIES
 from dovetail_manager.adaptation.snapshot import AdaptationSettings
 from dovetail_manager.membership import IN, Member, MemberState
-from dovetail_manager.moves.coordinator import MoveSettings
 from dovetail_manager.moves.journal import map_key
+from dovetail_manager.moves.steps import MoveSettings
 from dovetail_manager.queries import Query, member_to_json
 from dovetail_manager.steering import SteeringSettings
 from dovetail_proto.ids import ProcessorId, QueryName
-from dovetail_proto.partition_map import PartitionMap
+from dovetail_proto.partition_map import PartitionMap, map_from_json
 
-LOAD_S = 20.0
 HEAL_S_MAX = 200.0
 """Longer than any chain of resends and deadlines of a quiet network."""
-
-STEPS = (
-    "ComputePartitionsToMove",
-    "Reserve",
-    "DeactivatePartitions",
-    "SendPartitions",
-    "ReceivePartitions",
-    "ReactivatePartitions",
-    "FinishMove",
-    "push",
-)
 
 
 @dataclass(slots=True)
@@ -85,7 +76,7 @@ class Scenario:
         self.limit_bytes = (
             max(50, int(total * random.uniform(0.2, 0.6))) if self.spills else total + 60
         )
-        self.gap_s = random.choice((0.2, 0.5))
+        self.gap_s = random.choice((0.4, 0.9))
         self.settle_s = random.choice((0.0, 5.0))
         self.replays = random.random() < 0.5
         self.paper_restrictions = random.random() < 0.1
@@ -166,7 +157,7 @@ class Scenario:
         for name in self.names:
             member = Member(name, 1, self.limit_bytes, MemberState.ALIVE, 0.0)
             self.store.entries[f"member/{name}"] = member_to_json(member)
-        self.processors = [SimProcessor(self.world, self, i) for i in range(len(self.names))]
+        self.processors = [SimProcessor(self.world, self, name, 1) for name in self.names]
         self.start_manager()
 
     def start_manager(self) -> SimManager:
@@ -180,104 +171,13 @@ class Scenario:
         if self.managers[-1].crashed:
             self.start_manager()
 
+    def stored_map(self) -> PartitionMap:
+        """The map that a processor gets when it is given the query."""
+        return map_from_json(self.store.entries[map_key(self.query)])
+
     def alive(self) -> list[SimProcessor]:
         """Processors that have not crashed or left."""
         return [p for p in self.processors if not p.crashed]
-
-
-def plan_faults(scenario: Scenario) -> set[str]:
-    """Choose a random subset of faults and schedule it; the names of what was chosen."""
-    world, random = scenario.world, scenario.world.random
-    faults, kinds = world.faults, set[str]()
-    names = [p.address for p in scenario.processors]
-
-    def chosen(kind: str, chance: float) -> bool:
-        if random.random() < chance:
-            kinds.add(kind)
-            return True
-        return False
-
-    faults.delay_s = random.choice((0.001, 0.005, 0.05))
-    if chosen("loss", 0.4):
-        faults.loss = random.choice((0.02, 0.1, 0.3))
-    if chosen("duplicate", 0.4):
-        faults.duplicate = random.choice((0.05, 0.3))
-    if chosen("slow", 0.4):
-        faults.slow, faults.slow_s = random.choice((0.02, 0.1)), random.choice((0.5, 3.0, 8.0))
-    if chosen("slow disk", 0.3):
-        faults.disk_s = random.choice((1.0, 4.0))
-    if chosen("store", 0.3):
-        faults.store_loss = random.choice((0.1, 0.4))
-    if chosen("cut", 0.4):
-        for _ in range(random.randint(1, 4)):
-            a, b = random.sample([*names, "m1", "m2"], 2)
-            since = random.uniform(0, LOAD_S)
-            faults.cuts.append((since, since + random.choice((0.5, 2.0, 4.5)), a, b))
-    if chosen("manager crash", 0.4):
-        for _ in range(random.randint(1, 3)):
-            world.at(random.uniform(0.5, LOAD_S), None, _crash_manager, scenario)
-    if chosen("manager crash at write", 0.4):
-        scenario.managers[0].crash_at_write = (random.randint(1, 14), random.random() < 0.5)
-        if random.random() < 0.5:
-            world.at(LOAD_S * 0.6, None, _plan_crash_at_write, scenario)
-    if chosen("manager pause", 0.3):
-        pause_s = random.choice((1.0, 4.0, 9.0))
-        world.at(random.uniform(1, LOAD_S), None, _pause_manager, scenario, pause_s)
-    if chosen("processor pause", 0.25):
-        pause_s = random.choice((0.5, 2.0, 4.5, 9.0) if chosen("long", 0.2) else (0.5, 2.0, 4.5))
-        at_s = random.uniform(1, LOAD_S)
-        world.at(at_s, None, _pause_processor, scenario, random.randrange(len(names)), pause_s)
-    if chosen("processor crash", 0.12):
-        at_s, who = random.uniform(1, LOAD_S), random.randrange(len(names))
-        world.at(at_s, None, scenario.processors[who].crash, "by chance")
-    elif chosen("processor crash at step", 0.1):
-        plan = (random.choice(names), random.choice(STEPS), random.randint(1, 2))
-        scenario.crash_plan = (*plan, random.random() < 0.5)
-    if chosen("late join", 0.3):
-        world.at(random.uniform(0.5, LOAD_S / 2), None, _join_late, scenario)
-    # Whatever kills managers, somebody starts one again after a while.
-    for at_s in range(3, int(LOAD_S), 3):
-        world.at(at_s + random.random(), None, scenario.ensure_manager)
-    return kinds
-
-
-def _crash_manager(scenario: Scenario) -> None:
-    if not scenario.managers[-1].crashed:
-        scenario.managers[-1].crash("by chance")
-
-
-def _plan_crash_at_write(scenario: Scenario) -> None:
-    manager = scenario.managers[-1]
-    after = scenario.world.random.random() < 0.5
-    manager.crash_at_write = (manager.writes_begun + scenario.world.random.randint(1, 6), after)
-
-
-def _pause_manager(scenario: Scenario, pause_s: float) -> None:
-    manager, world = scenario.managers[-1], scenario.world
-    manager.paused_until_s = world.now_s + pause_s
-    world.tell(manager.address, f"PAUSES for {pause_s} s")
-    if pause_s > 2 and world.random.random() < 0.7:
-        # Somebody takes it for dead: two managers, one of them deposed.
-        world.at(pause_s / 2, None, _take_over, scenario)
-
-
-def _take_over(scenario: Scenario) -> None:
-    scenario.start_manager()
-
-
-def _pause_processor(scenario: Scenario, who: int, pause_s: float) -> None:
-    processor = scenario.processors[who]
-    processor.paused_until_s = scenario.world.now_s + pause_s
-    scenario.world.tell(processor.address, f"PAUSES for {pause_s} s")
-
-
-def _join_late(scenario: Scenario) -> None:
-    world = scenario.world
-    newcomer = SimProcessor(world, scenario, len(scenario.processors), late=True)
-    scenario.processors.append(newcomer)
-    world.tell(newcomer.address, "joins late")
-    if world.random.random() < 0.6:
-        world.at(world.random.uniform(3, 12), newcomer, setattr, newcomer, "leaving", True)
 
 
 def run_seed(seed: int) -> Verdict:
@@ -295,8 +195,10 @@ def run_seed(seed: int) -> Verdict:
             raise Violation(f"not at rest {HEAL_S_MAX} s after healing: {_unrest(scenario)}")
         return _judge(scenario, kinds)
     except Exception as e:
-        story = tell_story(world)
-        raise Violation(f"{story}\nseed {seed}: {type(e).__name__}: {e}") from e
+        place = traceback.extract_tb(e.__traceback__)[-1]
+        at = f"{Path(place.filename).name}:{place.lineno}: {place.line}"
+        what = f"seed {seed}: {type(e).__name__}: {e} ({at})"
+        raise Violation(f"{tell_story(world)}\n{what}") from e
 
 
 def _heal(scenario: Scenario) -> None:
@@ -324,10 +226,9 @@ def _at_rest(scenario: Scenario) -> bool:
     query = _query(scenario)
     if query.cause:
         return not query.stopping and all(p.stopped or not p.groups for p in scenario.alive())
-    members = manager.steering.membership.members
-    if any(
-        p.crashed and p.id in members and members[p.id].state in IN for p in scenario.processors
-    ):
+    members = manager.steering.membership.members.values()
+    thought_alive = {(m.processor, m.incarnation) for m in members if m.state in IN}
+    if any(p.crashed and (p.id, p.incarnation) in thought_alive for p in scenario.processors):
         return False  # a death that the manager has yet to notice
     return not query.coordinator.moves and all(p.idle() for p in scenario.alive())
 
@@ -365,7 +266,7 @@ def _judge(scenario: Scenario, kinds: set[str]) -> Verdict:
         if not dead:
             raise Violation(f"the query failed for no death: {query.cause}")
         deadly = {"processor crash", "processor crash at step", "processor pause", "cut", "loss"}
-        if not kinds & {*deadly, "slow"}:
+        if not kinds & {*deadly, "slow", "late crash"}:
             raise Violation(f"the query failed without a fault: {query.cause}")
     outcomes: Counter[str] = Counter()
     for line in scenario.world.story:

@@ -45,6 +45,7 @@ class Faults:
     slow_s: float = 0.0
     cuts: list[tuple[float, float, str, str]] = field(default_factory=list)  # one-way: from, until
     store_loss: float = 0.0  # share of store calls whose request or answer is lost
+    store_outages: list[tuple[float, float]] = field(default_factory=list)  # from, until
     disk_s: float = 0.2
 
 

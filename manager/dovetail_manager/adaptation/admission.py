@@ -79,6 +79,10 @@ class Admission:
                     self.ordered[decision.processor] = decision.want_bytes
         return admitted
 
+    def wait(self, reason: str, now_s: float) -> None:
+        """Record that there is too little to decide by, as after a manager's restart."""
+        self._record(now_s, Nothing("reports", reason), "")
+
     def pushed(self, processor: ProcessorId, size_bytes: int) -> None:
         """An ordered push was done, or given up with 0 bytes."""
         if self.ordered.pop(processor, None) is not None:

@@ -92,7 +92,6 @@ class Chunk:
     state: ChunkState = ChunkState.WAITING
     waiting: set[ProcessorId] = field(default_factory=set)  # who has to answer; empty if nobody
     deadline_s: float = float("inf")  # when a chunk before its commit is given up
-    began_s: float = 0.0  # when step 3 was sent: tuples are held back from here on
 
 
 @dataclass(slots=True)
