@@ -1,0 +1,86 @@
+from dovetail_proto.v1 import control_pb2 as _control_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class TupleBatch(_message.Message):
+    __slots__ = ("query", "split", "source", "sequence", "map_version", "rows", "payload")
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    MAP_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    query: str
+    split: str
+    source: str
+    sequence: int
+    map_version: int
+    rows: int
+    payload: bytes
+    def __init__(self, query: _Optional[str] = ..., split: _Optional[str] = ..., source: _Optional[str] = ..., sequence: _Optional[int] = ..., map_version: _Optional[int] = ..., rows: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+
+class EndOfMovedPartitions(_message.Message):
+    __slots__ = ("query", "move", "chunk", "split")
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_FIELD_NUMBER: _ClassVar[int]
+    query: str
+    move: str
+    chunk: int
+    split: str
+    def __init__(self, query: _Optional[str] = ..., move: _Optional[str] = ..., chunk: _Optional[int] = ..., split: _Optional[str] = ...) -> None: ...
+
+class LinkFrame(_message.Message):
+    __slots__ = ("number", "batch", "end_of_moved_partitions")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    END_OF_MOVED_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    batch: TupleBatch
+    end_of_moved_partitions: EndOfMovedPartitions
+    def __init__(self, number: _Optional[int] = ..., batch: _Optional[_Union[TupleBatch, _Mapping]] = ..., end_of_moved_partitions: _Optional[_Union[EndOfMovedPartitions, _Mapping]] = ...) -> None: ...
+
+class LinkAck(_message.Message):
+    __slots__ = ("query", "split", "number", "allowed_bytes")
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    query: str
+    split: str
+    number: int
+    allowed_bytes: int
+    def __init__(self, query: _Optional[str] = ..., split: _Optional[str] = ..., number: _Optional[int] = ..., allowed_bytes: _Optional[int] = ...) -> None: ...
+
+class ReceivePartitions(_message.Message):
+    __slots__ = ("ref", "chunk", "groups", "size_bytes", "payload")
+    REF_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    ref: _control_pb2.MoveRef
+    chunk: int
+    groups: _containers.RepeatedScalarFieldContainer[int]
+    size_bytes: int
+    payload: bytes
+    def __init__(self, ref: _Optional[_Union[_control_pb2.MoveRef, _Mapping]] = ..., chunk: _Optional[int] = ..., groups: _Optional[_Iterable[int]] = ..., size_bytes: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+
+class PartitionsPart(_message.Message):
+    __slots__ = ("header", "more")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    header: ReceivePartitions
+    more: bytes
+    def __init__(self, header: _Optional[_Union[ReceivePartitions, _Mapping]] = ..., more: _Optional[bytes] = ...) -> None: ...
+
+class PartitionsTaken(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

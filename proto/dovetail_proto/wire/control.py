@@ -1,0 +1,230 @@
+"""Control messages between plain types and protobuf, driven by one table of fields."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar, cast
+
+from google.protobuf.message import DecodeError, Message
+
+from dovetail_proto import messages as m
+from dovetail_proto.errors import Domain, Refusal
+from dovetail_proto.ids import NAME, ProcessorId
+from dovetail_proto.partition_map import MapPatch
+from dovetail_proto.v1 import control_pb2 as pb
+from dovetail_proto.wire.fields import (
+    CHOSEN_GROUPS,
+    CHUNK,
+    CHUNK_OR_NONE,
+    COUNT,
+    FLAG,
+    GROUPS,
+    MOVE,
+    NAME_FIELD,
+    POSITIVE,
+    SIZES,
+    SOME_GROUPS,
+    SPLITS,
+    TEXT,
+    Codec,
+    one_of,
+    refuse,
+)
+
+ENVELOPE_BYTES_MAX = 16 << 20
+"""A patch that moves every group of the largest query is about this large."""
+
+LOADS_MAX = 10_000
+"""Queries that one processor reports on."""
+
+Plain = TypeVar("Plain")
+Spec = tuple[type[Message], dict[str, Codec]]
+
+
+def write(message: Any, specs: dict[type, Spec]) -> Message:
+    """The protobuf form of a plain message."""
+    made, fields = specs[type(message)]
+    return made(**{name: c.write(getattr(message, name)) for name, c in fields.items()})
+
+
+def read(kind: type[Plain], message: Any, specs: dict[type, Spec]) -> Plain:
+    """The plain form of a protobuf message; Refusal if a field is not what it must be."""
+    _, fields = specs[kind]
+    where = kind.__name__
+    values = {n: c.read(getattr(message, n), f"{where}.{n}") for n, c in fields.items()}
+    return kind(**values)
+
+
+def _read_ref(value: Any, where: str) -> m.MoveRef:
+    ref = m.MoveRef(
+        NAME_FIELD.read(value.query, f"{where}.query"),
+        POSITIVE.read(value.epoch, f"{where}.epoch"),
+        MOVE.read(value.move, f"{where}.move"),
+        MOVE.read(value.oldest_open, f"{where}.oldest_open"),
+    )
+    if ref.oldest_open > ref.move:
+        raise refuse(f"{where}.oldest_open", ref.oldest_open, f"at most the move {ref.move}")
+    return ref
+
+
+def _write_ref(ref: m.MoveRef) -> pb.MoveRef:
+    return pb.MoveRef(query=ref.query, epoch=ref.epoch, move=ref.move, oldest_open=ref.oldest_open)
+
+
+def _read_patch(value: Any, where: str) -> MapPatch:
+    groups = [c.group for c in value.changes]
+    GROUPS.read(groups, f"{where}.changes")
+    patch = MapPatch(
+        NAME_FIELD.read(value.query, f"{where}.query"),
+        POSITIVE.read(value.from_version, f"{where}.from_version"),
+        POSITIVE.read(value.to_version, f"{where}.to_version"),
+        tuple((c.group, NAME_FIELD.read(c.owner, f"{where}.owner")) for c in value.changes),
+    )
+    if patch.to_version < patch.from_version:
+        raise refuse(f"{where}.to_version", patch.to_version, "after from_version")
+    return patch
+
+
+def _write_patch(patch: MapPatch) -> pb.MapPatch:
+    return pb.MapPatch(
+        query=patch.query,
+        from_version=patch.from_version,
+        to_version=patch.to_version,
+        changes=[pb.GroupOwner(group=g, owner=p) for g, p in patch.changes],
+    )
+
+
+def _read_loads(values: Any, where: str) -> tuple[m.QueryLoad, ...]:
+    if len(values) > LOADS_MAX:
+        raise refuse(where, len(values), f"at most {LOADS_MAX} loads")
+    return tuple(read(m.QueryLoad, v, SPECS) for v in values)
+
+
+REF = Codec(_read_ref, _write_ref)
+PATCH = Codec(_read_patch, _write_patch)
+LOADS = Codec(_read_loads, lambda loads: [write(load, SPECS) for load in loads])
+
+SPECS: dict[type, Spec] = {
+    m.ComputePartitionsToMove: (
+        pb.ComputePartitionsToMove,
+        {"ref": REF, "want_bytes": COUNT, "groups": GROUPS},
+    ),
+    m.PartitionsToMove: (
+        pb.PartitionsToMove,
+        {"ref": REF, "groups": CHOSEN_GROUPS, "sizes": SIZES},
+    ),
+    m.DeactivatePartitions: (
+        pb.DeactivatePartitions,
+        {
+            "ref": REF,
+            "chunk": CHUNK,
+            "groups": SOME_GROUPS,
+            "sender": NAME_FIELD,
+            "splits": SPLITS,
+        },
+    ),
+    m.Deactivated: (pb.Deactivated, {"ref": REF, "chunk": CHUNK}),
+    m.SendPartitions: (
+        pb.SendPartitions,
+        {"ref": REF, "chunk": CHUNK, "groups": SOME_GROUPS, "receiver": NAME_FIELD},
+    ),
+    m.Received: (pb.Received, {"ref": REF, "chunk": CHUNK, "size_bytes": COUNT}),
+    m.ReactivatePartitions: (
+        pb.ReactivatePartitions,
+        {"ref": REF, "chunk": CHUNK, "groups": SOME_GROUPS, "owner": NAME_FIELD, "patch": PATCH},
+    ),
+    m.Reactivated: (pb.Reactivated, {"ref": REF, "chunk": CHUNK, "map_version": POSITIVE}),
+    m.Reserve: (pb.Reserve, {"ref": REF, "size_bytes": COUNT}),
+    m.Reserved: (pb.Reserved, {"ref": REF}),
+    m.FinishMove: (pb.FinishMove, {"ref": REF}),
+    m.MoveFinished: (pb.MoveFinished, {"ref": REF}),
+    m.PushPartitions: (
+        pb.PushPartitions,
+        {"query": NAME_FIELD, "epoch": POSITIVE, "order": POSITIVE, "size_bytes": POSITIVE},
+    ),
+    m.Pushed: (
+        pb.Pushed,
+        {"query": NAME_FIELD, "epoch": POSITIVE, "order": POSITIVE, "size_bytes": COUNT},
+    ),
+    m.Refused: (
+        pb.Refused,
+        {
+            "ref": REF,
+            "chunk": CHUNK_OR_NONE,
+            "refused": TEXT,
+            "domain": one_of(Domain),
+            "message": TEXT,
+            "epoch": COUNT,
+            "map_version": COUNT,
+        },
+    ),
+    m.Join: (
+        pb.Join,
+        {
+            "processor": NAME_FIELD,
+            "incarnation": POSITIVE,
+            "version": TEXT,
+            "memory_limit_bytes": POSITIVE,
+        },
+    ),
+    m.QueryLoad: (
+        pb.QueryLoad,
+        {
+            "query": NAME_FIELD,
+            "groups": COUNT,
+            "held_bytes": COUNT,
+            "spilled_bytes": COUNT,
+            "produced": COUNT,
+        },
+    ),
+    m.Heartbeat: (
+        pb.Heartbeat,
+        {
+            "processor": NAME_FIELD,
+            "incarnation": POSITIVE,
+            "used_bytes": COUNT,
+            "loads": LOADS,
+            "adapting": FLAG,
+        },
+    ),
+    m.Heard: (
+        pb.Heard,
+        {"epoch": POSITIVE, "processor": NAME_FIELD, "incarnation": POSITIVE, "member": FLAG},
+    ),
+    m.Leave: (pb.Leave, {"processor": NAME_FIELD, "incarnation": POSITIVE}),
+    m.StopQuery: (pb.StopQuery, {"query": NAME_FIELD, "epoch": POSITIVE, "cause": TEXT}),
+    m.QueryStopped: (pb.QueryStopped, {"query": NAME_FIELD, "epoch": POSITIVE}),
+}
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+_KINDS = {_snake(kind.__name__): kind for kind in SPECS if kind is not m.QueryLoad}
+
+
+def encode(source: ProcessorId | None, message: m.ControlMessage) -> bytes:
+    """An envelope; `source` is None for the manager."""
+    envelope = pb.ControlEnvelope(source=source or "")
+    field = _snake(type(message).__name__)
+    getattr(envelope, field).CopyFrom(write(message, SPECS))
+    return envelope.SerializeToString()
+
+
+def decode(data: bytes) -> tuple[ProcessorId | None, m.ControlMessage]:
+    """The source and the message of an envelope; Refusal of domain `message` if it is forged."""
+    if len(data) > ENVELOPE_BYTES_MAX:
+        raise refuse("ControlEnvelope", f"{len(data)} bytes", f"at most {ENVELOPE_BYTES_MAX} bytes")
+    try:
+        envelope = pb.ControlEnvelope.FromString(data)
+    except DecodeError as e:
+        raise Refusal(Domain.MESSAGE, f"ControlEnvelope does not parse: {e}") from e
+    if envelope.source and not NAME.fullmatch(envelope.source):
+        raise refuse("ControlEnvelope.source", envelope.source, "a processor's name")
+    field = envelope.WhichOneof("message")
+    if field is None:
+        raise refuse("ControlEnvelope.message", None, "a message of this version")
+    source = ProcessorId(envelope.source) if envelope.source else None
+    message: Any = read(_KINDS[field], getattr(envelope, field), SPECS)
+    return source, cast(m.ControlMessage, message)

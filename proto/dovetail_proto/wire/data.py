@@ -1,0 +1,150 @@
+"""Data-plane messages between plain types and protobuf.
+
+Payloads are opaque here: whoever reads Arrow from one validates it in full before use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import cast
+
+from google.protobuf.message import DecodeError
+
+from dovetail_proto import messages as m
+from dovetail_proto.errors import Domain, Refusal
+from dovetail_proto.v1 import data_pb2 as pb
+from dovetail_proto.wire.control import REF, Spec, read, write
+from dovetail_proto.wire.fields import (
+    CHUNK,
+    COUNT,
+    MOVE,
+    NAME_FIELD,
+    POSITIVE,
+    SOME_GROUPS,
+    SPLIT,
+    limited,
+    refuse,
+    whole,
+)
+
+BATCH_BYTES_MAX = 64 << 20
+"""A coalesced batch is some MiB; 1/16 of a 1 GiB memory limit."""
+
+PART_BYTES = 1 << 20
+"""Payload per message of a chunk: grpcio is fast from 256 KiB on and refuses above 4 MiB."""
+
+ROWS_MAX = (1 << 31) - 1
+
+SPECS: dict[type, Spec] = {
+    m.TupleBatch: (
+        pb.TupleBatch,
+        {
+            "query": NAME_FIELD,
+            "split": SPLIT,
+            "source": NAME_FIELD,
+            "sequence": POSITIVE,
+            "map_version": POSITIVE,
+            "rows": whole(1, ROWS_MAX, "rows"),
+            "payload": limited(BATCH_BYTES_MAX),
+        },
+    ),
+    m.EndOfMovedPartitions: (
+        pb.EndOfMovedPartitions,
+        {"query": NAME_FIELD, "move": MOVE, "chunk": CHUNK, "split": SPLIT},
+    ),
+    m.LinkAck: (
+        pb.LinkAck,
+        {"query": NAME_FIELD, "split": SPLIT, "number": COUNT, "allowed_bytes": COUNT},
+    ),
+    m.ReceivePartitions: (
+        pb.ReceivePartitions,
+        {
+            "ref": REF,
+            "chunk": CHUNK,
+            "groups": SOME_GROUPS,
+            "size_bytes": COUNT,
+            "payload": limited(PART_BYTES),
+        },
+    ),
+}
+
+
+def encode_frame(frame: m.LinkFrame) -> bytes:
+    """One frame of a link."""
+    made = pb.LinkFrame(number=frame.number)
+    if isinstance(frame.item, m.TupleBatch):
+        made.batch.CopyFrom(cast(pb.TupleBatch, write(frame.item, SPECS)))
+    elif frame.item is not None:
+        item = cast(pb.EndOfMovedPartitions, write(frame.item, SPECS))
+        made.end_of_moved_partitions.CopyFrom(item)
+    return made.SerializeToString()
+
+
+def decode_frame(data: bytes) -> m.LinkFrame:
+    """A frame; Refusal if it is forged. Only frame 0, the probe, carries nothing."""
+    try:
+        made = pb.LinkFrame.FromString(data)
+    except DecodeError as e:
+        raise Refusal(Domain.MESSAGE, f"LinkFrame does not parse: {e}") from e
+    COUNT.read(made.number, "LinkFrame.number")
+    match made.WhichOneof("item"):
+        case "batch":
+            item: m.TupleBatch | m.EndOfMovedPartitions | None = read(
+                m.TupleBatch, made.batch, SPECS
+            )
+        case "end_of_moved_partitions":
+            item = read(m.EndOfMovedPartitions, made.end_of_moved_partitions, SPECS)
+        case _:
+            item = None
+    if (item is None) != (made.number == 0):
+        raise refuse("LinkFrame.number", made.number, "0 for a probe, above 0 with an item")
+    return m.LinkFrame(made.number, item)
+
+
+def encode_ack(ack: m.LinkAck) -> bytes:
+    """An acknowledgement."""
+    return write(ack, SPECS).SerializeToString()
+
+
+def decode_ack(data: bytes) -> m.LinkAck:
+    """An acknowledgement; Refusal if it is forged."""
+    try:
+        return read(m.LinkAck, pb.LinkAck.FromString(data), SPECS)
+    except DecodeError as e:
+        raise Refusal(Domain.MESSAGE, f"LinkAck does not parse: {e}") from e
+
+
+def encode_parts(message: m.ReceivePartitions) -> Iterator[bytes]:
+    """A chunk in messages below gRPC's size cap: the header first."""
+    payload = message.payload
+    header = write(replace(message, payload=payload[:PART_BYTES]), SPECS)
+    yield pb.PartitionsPart(header=cast(pb.ReceivePartitions, header)).SerializeToString()
+    for start in range(PART_BYTES, len(payload), PART_BYTES):
+        yield pb.PartitionsPart(more=payload[start : start + PART_BYTES]).SerializeToString()
+
+
+def decode_parts(parts: Iterable[bytes], payload_bytes_max: int) -> m.ReceivePartitions:
+    """Put a chunk together; Refusal if it does not start with its header or grows too large."""
+    header: m.ReceivePartitions | None = None
+    payload = bytearray()
+    for data in parts:
+        try:
+            part = pb.PartitionsPart.FromString(data)
+        except DecodeError as e:
+            raise Refusal(Domain.MESSAGE, f"PartitionsPart does not parse: {e}") from e
+        kind = part.WhichOneof("part")
+        if kind == "header" and header is None:
+            header = read(m.ReceivePartitions, part.header, SPECS)
+            payload += header.payload
+        elif kind == "more" and header is not None:
+            payload += part.more
+        else:
+            raise refuse("PartitionsPart.part", kind, "one header, then more of the payload")
+        if len(payload) > payload_bytes_max:
+            raise refuse(
+                "ReceivePartitions.payload", len(payload), f"at most {payload_bytes_max} bytes"
+            )
+    if header is None:
+        raise refuse("PartitionsPart.part", None, "a header")
+    return replace(header, payload=bytes(payload))
