@@ -22,9 +22,9 @@ from typing import Any
 
 from dovetail.memory import PeakMemory
 from dovetail.places import CLEANUP_PHASE, Places
-from dovetail.progress import CleanupProgress, Watcher
+from dovetail.progress import Watcher
 from dovetail_manager.planner import plan_query
-from dovetail_pipeline.cleanup import CleanupResult, run_local
+from dovetail_pipeline.cleanup import CleanupResult, Progress, run_local
 from dovetail_pipeline.cleanup.task import MEMORY_BYTES_MIN as CLEANUP_BYTES_MIN
 from dovetail_processor.engine import Engine, EngineSettings, RunSummary
 from dovetail_processor.memory import shares
@@ -72,7 +72,7 @@ class RunReport:
     pushes: int
     moves: int
     spilled_bytes: int
-    spilled_groups: int
+    spilled_groups: int  # groups that were pushed at least once
     peak_state_bytes: list[int]
     peak_rss_bytes: list[int]
     memory_limit_bytes: list[int]
@@ -139,6 +139,8 @@ def run_query(
         except BaseException:
             places.give_back()
             raise
+        pushed = places.store.pushes() if places.store else []
+        spilled_groups = len({group for push in pushed for group in push.groups})
         cleaned = None
         if summary.pushes == 0:
             places.drop_temporary_store()
@@ -148,7 +150,13 @@ def run_query(
             cleaned = _clean_up(request, places, watcher, stop)
             places.drop_temporary_store()
     report = _report(
-        request, prepared.plan, places, summary, cleaned=cleaned, peak_rss_bytes=memory.peak_bytes
+        request,
+        prepared.plan,
+        places,
+        summary,
+        cleaned=cleaned,
+        spilled_groups=spilled_groups,
+        peak_rss_bytes=memory.peak_bytes,
     )
     if summary.interrupted:
         raise Interrupted(
@@ -181,12 +189,10 @@ def clean_up_store(
     )
 
 
-def _watched(
-    watcher: Watcher, stop: Callable[[], bool] | None
-) -> Callable[[CleanupProgress], None]:
+def _watched(watcher: Watcher, stop: Callable[[], bool] | None) -> Callable[[Progress], None]:
     """Tell the watcher; end the clean-up as Ctrl-C does once `stop` is true."""
 
-    def tell(progress: CleanupProgress) -> None:
+    def tell(progress: Progress) -> None:
         watcher.cleaning(progress)
         if stop is not None and stop():
             raise KeyboardInterrupt
@@ -196,8 +202,7 @@ def _watched(
 
 def cleanup_command(spill_dir: str | None, output: str) -> str:
     """What to type to produce the results that a spill store owes."""
-    place = f" --output {output}" if output != "none" else ""
-    return f"dovetail cleanup {spill_dir}{place}"
+    return f"dovetail cleanup {spill_dir} --output {output}"
 
 
 def _cleanup_means(memory_bytes: int) -> dict[str, int]:
@@ -276,6 +281,7 @@ def _report(
     summary: RunSummary,
     *,
     cleaned: CleanupResult | None,
+    spilled_groups: int,
     peak_rss_bytes: int,
 ) -> RunReport:
     uses = Counter(i.stream for i in plan.inputs)
@@ -290,7 +296,7 @@ def _report(
         pushes=summary.pushes,
         moves=0,
         spilled_bytes=summary.spilled_bytes,
-        spilled_groups=summary.spilled_groups,
+        spilled_groups=spilled_groups,
         peak_state_bytes=[summary.peak_state_bytes],
         peak_rss_bytes=[peak_rss_bytes],
         memory_limit_bytes=[request.memory_bytes],

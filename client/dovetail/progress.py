@@ -46,8 +46,8 @@ class CleanupProgress(Protocol):
         """Owed combinations made so far."""
 
     @property
-    def owed(self) -> int:
-        """Combinations to make; 0 while they are still being counted."""
+    def owed(self) -> int | None:
+        """Combinations to make; nothing while they are still being counted."""
 
     @property
     def bytes_read(self) -> int:

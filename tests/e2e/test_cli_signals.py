@@ -12,8 +12,11 @@ from dovetail_bench.workloads import UniformWorkload
 from kit.cli import dovetail, dovetail_signalled
 from kit.trades import write_all
 
-WORKLOAD = UniformWorkload(rows=1_200_000, distinct=300_000)
+WORKLOAD = UniformWorkload(rows=600_000, distinct=150_000)
 """Some seconds of work, so that a signal after the first push always comes in the middle."""
+
+SMALL = ("--memory=8MB", "--partitions=40")
+"""Exceeded after a fraction of the rows."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +35,7 @@ def test_a_stopped_run_is_closed_and_can_be_cleaned_up(
     """What the run wrote and what the clean-up adds are the join of the rows that were read."""
     spill = tmp_path / "spill"
     done = dovetail_signalled(
-        "run", *stream_words, "--output=none", "--memory=8MB", "--spill-dir", spill, "--json",
+        "run", *stream_words, "--output=none", *SMALL, "--spill-dir", spill, "--json",
         when=(spill / "pushes" / "000001" / "manifest.json").exists,
         numbers=(number,),
     )  # fmt: skip
@@ -66,7 +69,7 @@ def test_a_second_signal_quits_at_once(stream_words: list[str], tmp_path: Path) 
     """The store is then not closed, and the clean-up refuses it instead of guessing."""
     spill = tmp_path / "spill"
     done = dovetail_signalled(
-        "run", *stream_words, "--output=none", "--memory=8MB", "--spill-dir", spill,
+        "run", *stream_words, "--output=none", *SMALL, "--spill-dir", spill,
         when=(spill / "pushes" / "000001" / "manifest.json").exists,
         numbers=(signal.SIGINT, signal.SIGTERM),
     )  # fmt: skip

@@ -159,36 +159,23 @@ def _explain(plan: QueryPlan, *, as_json: bool) -> None:
 
 
 def _print_summary(report: RunReport) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    read = ", ".join(f"{name} {format_count(rows)}" for name, rows in report.rows_in.items())
-    table.add_row("rows in", read)
-    table.add_row(
-        "results",
-        f"{format_count(report.results_run + report.results_cleanup)} "
-        f"({format_count(report.results_run)} in the run, "
+    results = report.results_run + report.results_cleanup
+    lines = {
+        "rows in": ", ".join(f"{name} {format_count(n)}" for name, n in report.rows_in.items()),
+        "results": f"{format_count(results)} ({format_count(report.results_run)} in the run, "
         f"{format_count(report.results_cleanup)} by the clean-up)",
-    )
-    table.add_row("checksum", f"{report.checksum:016x}")
-    table.add_row(
-        "pushed to disk",
-        f"{format_bytes(report.spilled_bytes)} of {format_count(report.spilled_groups)} groups "
-        f"in {format_count(report.pushes)} pushes",
-    )
-    table.add_row(
-        "memory",
-        f"peak state {format_bytes(max(report.peak_state_bytes))} "
-        f"of {format_bytes(max(report.memory_limit_bytes))}; "
+        "checksum": f"{report.checksum:016x}",
+        "pushed to disk": f"{format_bytes(report.spilled_bytes)} of "
+        f"{format_count(report.spilled_groups)} groups in {format_count(report.pushes)} pushes",
+        "memory": f"peak state {format_bytes(max(report.peak_state_bytes))} of "
+        f"{format_bytes(max(report.memory_limit_bytes))}; "
         f"whole process {format_bytes(max(report.peak_rss_bytes))}",
-    )
-    table.add_row(
-        "time", f"run {report.seconds_run:.2f} s, clean-up {report.seconds_cleanup:.2f} s"
-    )
-    table.add_row("output", report.output)
+        "time": f"run {report.seconds_run:.2f} s, clean-up {report.seconds_cleanup:.2f} s",
+        "output": report.output,
+    }
     if report.spill_dir is not None:
-        table.add_row("spill store", report.spill_dir)
-        if report.cleanup == "none":
-            table.add_row("to go on", report.next_step)
-    Console().print(table)
+        lines["spill store"] = report.spill_dir
+        if report.cleanup == "none" and report.pushes:
+            lines["to go on"] = report.next_step
+    for title, text in lines.items():
+        print(f"{title:<16}{text}")
