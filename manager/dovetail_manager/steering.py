@@ -10,6 +10,7 @@ the store holds. A processor's death fails the queries that it owns groups of or
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -38,6 +39,7 @@ from dovetail_proto.messages import (
     Heartbeat,
     Join,
     Leave,
+    MoveReply,
     Pushed,
     PushPartitions,
     QueryStopped,
@@ -74,7 +76,7 @@ class Steering:
         self.queries: dict[QueryName, Query] = {}
         self.orders_given = 0  # forced pushes of this epoch; numbers the next one
         self.sample_s = float("-inf")  # when the load was last looked at
-        self.unwritten: set[ProcessorId] = set()  # members whose change is not durable yet
+        self.unwritten: Counter[ProcessorId] = Counter()  # changes of a member not yet durable
 
     @classmethod
     def resume(
@@ -124,6 +126,8 @@ class Steering:
     def handle(self, source: ProcessorId, m: ControlMessage, now_s: float) -> list[Output]:
         """Take a message from a processor; Refusal, with nothing changed, if it is out of order."""
         out: list[Instruction] = []
+        if isinstance(m, Join | Heartbeat | Leave) and m.processor != source:
+            raise Refusal(Domain.MEMBER, f"{source!r} speaks for {m.processor!r}")
         match m:
             case Join():
                 out = self._joined(m, now_s)
@@ -141,16 +145,17 @@ class Steering:
                     out.append(self._write_member("member", member))
             case Pushed():
                 query = self._query(m.query)
-                if query.orders.get(source) and query.orders[source].order == m.order:
+                order = query.orders.get(source)
+                if order is not None and (order.epoch, order.order) == (m.epoch, m.order):
                     del query.orders[source]
                     query.admission.pushed(source, m.size_bytes)
                     out.append(Persist(("forced",), {query.key: query.to_json()}))
             case QueryStopped():
                 self._query(m.query).stopping.discard(source)
-            case PushPartitions() | StopQuery() | Heard():
-                raise Refusal(Domain.MESSAGE, f"{type(m).__name__} is for processors")
+            case _ if isinstance(m, MoveReply):
+                out = self._query(m.ref.query).coordinator.handle(source, m, now_s)
             case _:
-                out = self._query(m.ref.query).coordinator.handle(source, m, now_s)  # type: ignore[arg-type]
+                raise Refusal(Domain.MESSAGE, f"{type(m).__name__} is for processors")
         return self._outputs(out, now_s)
 
     def confirmed(self, revision: int, now_s: float) -> list[Output]:
@@ -161,7 +166,7 @@ class Steering:
             return out
         what, *rest = entry.tag
         if what in ("member", "joined", "died"):
-            self.unwritten.discard(ProcessorId(rest[0]))
+            self.unwritten[ProcessorId(rest[0])] -= 1
             out += self._outputs(self._welcome(ProcessorId(rest[0])), now_s)
             for name in rest[1:]:
                 query = self.queries[QueryName(name)]
@@ -222,7 +227,7 @@ class Steering:
 
         A manager that was replaced without knowing it could otherwise send members away.
         """
-        if m.processor in self.unwritten:
+        if self.unwritten[m.processor]:
             return []
         try:
             self.membership.heartbeat(m, now_s)
@@ -233,12 +238,12 @@ class Steering:
 
     def _welcome(self, processor: ProcessorId) -> list[Instruction]:
         member = self.membership.members[processor]
-        if member.state not in IN or processor in self.unwritten:
+        if member.state not in IN or self.unwritten[processor]:
             return []
         return [Send(processor, Heard(self.epoch, processor, member.incarnation, True))]
 
     def _write_member(self, what: str, member: Member) -> Persist:
-        self.unwritten.add(member.processor)
+        self.unwritten[member.processor] += 1
         return Persist((what, member.processor), _member_puts(member))
 
     def _died(self, member: Member, now_s: float) -> list[Instruction]:
@@ -259,7 +264,7 @@ class Steering:
                 query.orders.pop(member.processor, None)
                 query.admission.pushed(member.processor, 0)
                 out += query.coordinator.lose(member.processor, now_s)
-        self.unwritten.add(member.processor)
+        self.unwritten[member.processor] += 1
         return [Persist(("died", member.processor, *(q.name for q in failed)), puts), *out]
 
     def _let_go(self) -> list[Instruction]:
