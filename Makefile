@@ -16,6 +16,8 @@ STAMP := $(VENV)/.dovetail-setup
 
 # Test processes. Two, because that is what the smallest machine we promise for has.
 WORKERS ?= 2
+# Seeds of `make sim`: one, or first-last.
+SEEDS ?= 1000-1999
 # Extra words for pytest, e.g. `make test ARGS="-k spill"`.
 ARGS ?=
 
@@ -64,7 +66,7 @@ bench-full: setup ## All benchmarks at the sizes that docs/benchmarks.md speaks 
 	@$(BIN)/python -m dovetail_bench --full $(ARGS)
 
 sim: setup ## The cluster's protocols under simulated delays, losses and crashes
-	@$(BIN)/dovetail simulate $(ARGS)
+	@$(BIN)/python tests/kit/sim_main.py --seeds $(SEEDS) --jobs $(WORKERS) $(ARGS)
 
 proto: setup ## Generate the wire stubs from proto/dovetail_proto/v1/*.proto
 	@$(BIN)/python -m grpc_tools.protoc --proto_path=proto --python_out=proto --pyi_out=proto \

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import typer
 
-from dovetail.commands import cleanup, doctor, generate, owed, run
+from dovetail.commands import cleanup, doctor, generate, owed, run, simulate
 from dovetail_proto.errors import ConfigError, DovetailError, Interrupted
 
 app = typer.Typer(
@@ -30,6 +30,7 @@ app.command("run")(run.run)
 app.command("cleanup")(cleanup.cleanup)
 app.command("owed")(owed.owed)
 app.command("generate")(generate.generate)
+app.command("simulate")(simulate.simulate)
 app.command("doctor")(doctor.doctor)
 
 

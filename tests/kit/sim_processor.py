@@ -120,8 +120,8 @@ class SimProcessor(SimSplits, SimDisk):
             self._move_message(source, m)
 
     def _move_message(self, source: str, m: Any) -> None:
-        if self.stopped:
-            return
+        if self.stopped or not self.joined:
+            return  # a processor is given a query, and takes part in its moves, once it is in
         name = type(m).__name__
         self.world.step_hook(self, name, True)
         if self.crashed:

@@ -46,6 +46,7 @@ LAYER_EXCEPTIONS = {
         "dovetail_bench.workloads",
         "dovetail_bench.stream_files",
         "dovetail_bench.experiments",
+        "dovetail_bench.load_model",
     ),
 }
 """Modules (and what is below them) that a package may import although its layer may not."""
