@@ -84,7 +84,7 @@ class Report:
                 numeric = all(isinstance(r.get(column, 0), int | float) for r in rows)
                 table.add_column(column.replace("_", " "), justify="right" if numeric else "left")
             for row in rows:
-                table.add_row(*(_text(row.get(column, "")) for column in columns))
+                table.add_row(*(show_value(row.get(column, "")) for column in columns))
             console.print(table)
 
 
@@ -97,7 +97,8 @@ def parse_flags(description: str) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _text(value: Any) -> str:
+def show_value(value: Any) -> str:
+    """A figure as tables show it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
