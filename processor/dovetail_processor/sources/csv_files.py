@@ -35,6 +35,8 @@ from dovetail_proto.errors import InputError
 _KIND_ROWS = 1000
 """Rows that decide whether a column is text; see the module."""
 
+_TIME = r"^\d{2}:\d{2}:\d{2}(\.\d{1,6})?$"
+_LEADING_ZERO = r"^\s*0\d"
 _INTEGER = r"^\s*-?\d+\s*$"
 
 
@@ -50,7 +52,11 @@ class CsvFiles(FileFormat):
         first = _first_rows(path, names, {}, names)
         if first is None:
             return FileInfo(pa.schema([(n, pa.string()) for n in names]), None, types_known=False)
-        return FileInfo(pa.schema([(n, _settled(path, names, first, n)) for n in names]), None)
+        numbers = [n for n in names if _is_number(first.column(n).type)]
+        written = _first_rows(path, names, dict.fromkeys(numbers, pa.string()), names)
+        assert written is not None
+        types = [_settled(path, names, first, written, name) for name in names]
+        return FileInfo(pa.schema(list(zip(names, types, strict=True))), None)
 
     def read(
         self, path: Path, schema: pa.Schema, columns: Sequence[str], bounds: Bounds
@@ -75,7 +81,7 @@ def _header(path: Path) -> list[str]:
         names = next((row for row in csv.reader(io.StringIO(text, newline="")) if row), None)
     except csv.Error as e:
         raise InputError(f"the header is not CSV: {e}", remedy="check the first row") from e
-    if names is None:
+    if names is None or not any(name.strip() for name in names):
         raise InputError("has no header", remedy="write the column names in the first row")
     for name in names:
         if not name.isprintable() and any("\udc80" <= c <= "\udcff" for c in name):
@@ -85,11 +91,13 @@ def _header(path: Path) -> list[str]:
     return names
 
 
-def _settled(path: Path, names: Sequence[str], first: pa.RecordBatch, name: str) -> pa.DataType:
-    """The type to go on with, given what was inferred from the first rows.
+def _settled(
+    path: Path, names: Sequence[str], first: pa.RecordBatch, written: pa.RecordBatch, name: str
+) -> pa.DataType:
+    """The type to go on with, given what was inferred from the `first` rows.
 
-    Times and timestamps are in microseconds, as DuckDB has them, or finer where values are: whole
-    seconds in the first rows say nothing of the next ones.
+    `written` has the same rows with numbers as text. Times and timestamps are in microseconds, as
+    DuckDB has them, or finer where values are: whole seconds say nothing of the next rows.
     """
     t = first.column(name).type
     if pa.types.is_string(t) or pa.types.is_binary(t):
@@ -100,20 +108,27 @@ def _settled(path: Path, names: Sequence[str], first: pa.RecordBatch, name: str)
         return pa.time64("us")
     if pa.types.is_timestamp(t):
         micro = pa.timestamp("us", t.tz)
-        fits = _first_rows_as(path, names, name, micro) is not None
-        return micro if fits else pa.timestamp("ns", t.tz)
-    if pa.types.is_floating(t) and may_hold_big_integers(first.column(name)):
-        written = _first_rows_as(path, names, name, pa.string())
-        if written is not None:
-            integers = pc.match_substring_regex(written.column(0), _INTEGER)
-            return BIG_INTEGER if pc.all(integers).as_py() else t
+        return micro if _fits(path, names, name, micro) else pa.timestamp("ns", t.tz)
+    if _is_number(t):
+        text = written.column(name)
+        if pc.any(pc.match_substring_regex(text, _LEADING_ZERO)).as_py():
+            return pa.string()  # as in DuckDB: an identifier, such as a postal code
+        if pa.types.is_floating(t) and may_hold_big_integers(first.column(name)):
+            integers = pc.all(pc.match_substring_regex(text, _INTEGER)).as_py()
+            return BIG_INTEGER if integers else t
     return t
+
+
+def _is_number(t: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(t) or pa.types.is_floating(t))
 
 
 def _inferred(values: pa.Array) -> pa.DataType:
     """The type that pyarrow takes these written values for."""
     if not pa.types.is_string(values.type):
         return values.type
+    if pc.all(pc.match_substring_regex(values, _TIME), min_count=1).as_py():
+        return pa.time64("us")  # pyarrow sees times of whole seconds only
     written = pa.BufferOutputStream()
     pa_csv.write_csv(pa.table({"values": values}), written)
     text = written.getvalue()
@@ -126,14 +141,13 @@ def _inferred(values: pa.Array) -> pa.DataType:
     return table.schema.field(0).type
 
 
-def _first_rows_as(
-    path: Path, names: Sequence[str], name: str, t: pa.DataType
-) -> pa.RecordBatch | None:
-    """A column of the first rows, read as type `t`; None if it does not fit."""
+def _fits(path: Path, names: Sequence[str], name: str, t: pa.DataType) -> bool:
+    """Whether a column of the first rows can be read as type `t`."""
     try:
-        return _first_rows(path, names, {name: t}, [name])
+        _first_rows(path, names, {name: t}, [name])
     except InputError:
-        return None
+        return False
+    return True
 
 
 def _first_rows(

@@ -183,6 +183,8 @@ def _in_words(message: str) -> str:
     """What pyarrow says of a line, without the row that it counts within the block."""
     if "UTF8" in message:
         return "text that is not UTF-8"
+    if "unexpected field" in message:
+        return "unexpected field, one that the first rows do not have"
     message = re.sub(r"^JSON parse error: | in row \d+$", "", message)
     return re.sub(r"Column\(/?(.*?)\)", r"field '\1'", message)
 

@@ -38,7 +38,10 @@ def open_source(path: str | Path) -> FileSource:
         infos.append(info)
         files.append(SourceFile(p, status.st_size, status.st_mtime_ns, info.rows))
     with reading(paths[0]):
-        return FileSource(chosen, _common_schema(chosen, paths, infos), files)
+        source = FileSource(chosen, _common_schema(chosen, paths, infos), files)
+        if not source.schema.names:
+            raise InputError("has no columns", remedy="check what wrote it")
+        return source
 
 
 def _paths(root: Path) -> list[Path]:

@@ -1,9 +1,10 @@
-"""Parquet files, read a few thousand rows at a time whatever the size of a row group.
+"""Parquet files, read some rows at a time whatever the size of a row group.
 
 pyarrow can stream through a row group: it then holds one page per column and the rows asked for.
-How many rows to ask for follows from the footer's sizes. These know nothing of values repeated by
-a dictionary, so a batch that came out too large makes the rest of the row group be read anew in
-smaller steps.
+How many rows to ask for shows as they come: a row group is begun in small steps, and begun again
+from where it was in steps of another size while batches come out far too small or too large. The
+footer's sizes would not do: they know nothing of text that a dictionary repeats, and pyarrow
+aborts the process when asked for those of a forged footer.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from dovetail_processor.sources.file_format import FileFormat, FileInfo
 _READ_BUFFER_BYTES = 64 << 10
 """Per column; larger buffers were not faster, and each source has one per column."""
 
-_TEXT_STEP_ROWS_MAX = 4096
-"""Rows per call where values have no fixed width, so that a few large ones are met early.
-Steps of 4096 rows are as fast as steps of 65536; 1024 take twice as long."""
+_STEP_ROWS_FIRST = 64
+"""Few enough that their text is small, whatever it is."""
 
-_FIXED_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
+_STEP_ROWS_MAX = 4096
+"""So that a few large values are met early. Steps of 65536 rows are no faster, of 1024 slower."""
+
+_STEP_FACTOR = 8
+"""How much larger steps get while batches stay small: two beginnings lead to the largest."""
 
 
 class ParquetFiles(FileFormat):
@@ -42,52 +46,62 @@ class ParquetFiles(FileFormat):
         self, path: Path, schema: pa.Schema, columns: Sequence[str], bounds: Bounds
     ) -> Iterator[pa.RecordBatch]:
         """Row group by row group."""
+        reading = _Reading(list(columns), bounds, _fixed_bits([schema.field(c) for c in columns]))
         with _open(path) as file:
             for group in range(file.metadata.num_row_groups):
-                yield from _row_group(file, group, list(columns), bounds)
+                yield from reading.row_group(file, group)
+
+
+def _fixed_bits(fields: list[pa.Field]) -> int | None:
+    """Bits of a row; None if rows may differ in size."""
+    types = [f.type for f in fields]
+    if all(pa.types.is_primitive(t) or pa.types.is_decimal(t) for t in types):
+        return sum(int(t.bit_width) + 1 for t in types)
+    return None
 
 
 def _open(path: Path) -> pq.ParquetFile:
     return pq.ParquetFile(path, pre_buffer=False, buffer_size=_READ_BUFFER_BYTES)
 
 
-def _row_group(
-    file: pq.ParquetFile, group: int, columns: list[str], bounds: Bounds
-) -> Iterator[pa.RecordBatch]:
-    rows = file.metadata.row_group(group).num_rows
-    step = _step_rows(file.metadata.row_group(group), columns, bounds)
-    done = 0
-    while done < rows:
-        skip = done
-        for whole in file.iter_batches(step, [group], columns, use_threads=False):
-            batch = whole.slice(min(skip, whole.num_rows))
-            skip -= whole.num_rows - batch.num_rows
-            if batch.num_rows == 0:
-                continue
-            done += batch.num_rows
-            size = batch.nbytes
-            yield batch.select(columns)  # a name that is another's prefix up to a dot brings both
-            if size > 2 * bounds.bytes and step > 1:
-                step = max(1, step * bounds.bytes // size)
-                break
-        else:
-            if done != rows:
-                raise pa.ArrowInvalid(f"row group {group} has {done} of {rows} rows")
+class _Reading:
+    """The steps in which a file is read."""
 
-
-def _step_rows(group: pq.RowGroupMetaData, columns: list[str], bounds: Bounds) -> int:
-    """How many rows to ask for at a time, so that they take about `bounds` at most."""
-    roots = {name.split(".")[0] for name in columns}
-    size = 0
-    limit = bounds.rows
-    for i in range(group.num_columns):
-        chunk = group.column(i)
-        if chunk.path_in_schema.split(".")[0] not in roots:
-            continue
-        if chunk.physical_type in _FIXED_BYTES:
-            size += chunk.num_values * _FIXED_BYTES[chunk.physical_type]
+    def __init__(self, columns: list[str], bounds: Bounds, row_bits: int | None) -> None:
+        self._columns = columns
+        self._bounds = bounds
+        if row_bits is None:
+            self._step_max = min(bounds.rows, _STEP_ROWS_MAX)
+            self._step = min(bounds.rows, _STEP_ROWS_FIRST)  # rows to ask for at a time
         else:
-            size += chunk.total_uncompressed_size + 4 * chunk.num_values
-        if chunk.physical_type == "BYTE_ARRAY" or chunk.num_values != group.num_rows:
-            limit = min(limit, _TEXT_STEP_ROWS_MAX)
-    return max(1, min(limit, bounds.bytes * int(group.num_rows) // max(1, size)))
+            self._step_max = max(1, min(bounds.rows, 8 * bounds.bytes // row_bits))
+            self._step = self._step_max
+
+    def row_group(self, file: pq.ParquetFile, group: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a row group, each once."""
+        rows = file.metadata.row_group(group).num_rows
+        done = 0
+        may_grow = True
+        while done < rows:
+            skip = done
+            for whole in file.iter_batches(self._step, [group], self._columns, use_threads=False):
+                batch = whole.slice(min(skip, whole.num_rows))
+                skip -= whole.num_rows - batch.num_rows
+                if batch.num_rows == 0:
+                    continue
+                done += batch.num_rows
+                size = batch.nbytes
+                yield batch.select(self._columns)  # asked for "a", pyarrow also brings "a.b"
+                if size > 2 * self._bounds.bytes and self._step > 1:
+                    self._step = max(1, self._step * self._bounds.bytes // size)
+                    may_grow = False  # or it might go on and on
+                    break
+                if self._should_grow(size) and may_grow and done < rows:
+                    self._step = min(self._step_max, self._step * _STEP_FACTOR)
+                    break
+            else:
+                if done != rows:
+                    raise pa.ArrowInvalid(f"row group {group} has {done} of {rows} rows")
+
+    def _should_grow(self, size: int) -> bool:
+        return self._step < self._step_max and size * _STEP_FACTOR <= self._bounds.bytes

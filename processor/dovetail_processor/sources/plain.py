@@ -1,8 +1,8 @@
 """Columns in plain layout: the types that everything behind the sources has to know.
 
 Dictionaries and run-end encodings are decoded, views of text and lists become offsets, extension
-types become their storage, at any depth. Structs without fields, which Parquet cannot hold, are
-left out. Unions are refused: neither Parquet nor the join holds them.
+types become their storage, at any depth. Structs without fields and the like, which Parquet cannot
+hold, are left out. Unions are refused: neither Parquet nor the join holds them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from dovetail_proto.errors import InputError
 
 
 def plain_type(t: pa.DataType) -> pa.DataType:
-    """The plain type that holds the values of `t`. Raises InputError for unions."""
+    """The plain type that holds the values of `t`. Raises InputError where there is none."""
+    if pa.types.is_union(t) or is_hollow(t):
+        raise InputError(f"columns of type {t} are not supported", remedy="store them as structs")
     if isinstance(t, pa.BaseExtensionType):
         return plain_type(t.storage_type)
     if pa.types.is_dictionary(t) or pa.types.is_run_end_encoded(t):
@@ -37,15 +39,17 @@ def plain_type(t: pa.DataType) -> pa.DataType:
         return pa.list_(plain_field(t.value_field))
     if pa.types.is_large_list(t) or pa.types.is_large_list_view(t):
         return pa.large_list(plain_field(t.value_field))
-    if pa.types.is_union(t):
-        raise InputError(f"columns of type {t} are not supported", remedy="store it as a struct")
     return t
 
 
 def is_hollow(t: pa.DataType) -> bool:
-    """Whether `t` has no place for a value: a struct without fields, or lists of them."""
+    """Whether `t` has no place for a value: no fields, no bytes, or lists of such."""
     if pa.types.is_struct(t):
         return all(is_hollow(f.type) for f in t)
+    if pa.types.is_fixed_size_binary(t):
+        return bool(t.byte_width == 0)
+    if pa.types.is_fixed_size_list(t) and t.list_size == 0:
+        return True
     return bool(pa.types.is_nested(t) and hasattr(t, "value_type") and is_hollow(t.value_type))
 
 
@@ -114,7 +118,7 @@ def plain_array(array: pa.Array, plain: pa.DataType) -> pa.Array:
         return pa.MapArray.from_arrays(offsets, keys, items, plain, mask=_nulls(array))
     if pa.types.is_nested(t):
         return _plain_list(array, plain)
-    return array.cast(plain)  # views of text
+    return _clean_views(array).cast(plain)
 
 
 def _plain_list(array: pa.Array, plain: pa.DataType) -> pa.Array:
@@ -131,6 +135,24 @@ def _plain_list(array: pa.Array, plain: pa.DataType) -> pa.Array:
     kind = pa.LargeListArray if large else pa.ListArray
     child = plain_array(child, plain.value_type)
     return kind.from_arrays(offsets, child, type=plain, mask=_nulls(array))
+
+
+_VIEW_BYTES = 16
+
+
+def _clean_views(array: pa.Array) -> pa.Array:
+    """The same text with nothing under nulls: pyarrow's cast would follow what lies there, which
+    `validate` does not look at.
+    """
+    if array.null_count == 0:
+        return array
+    _, views, *data = array.buffers()
+    place = array.offset * _VIEW_BYTES
+    rows = np.frombuffer(views, np.uint8, len(array) * _VIEW_BYTES, place).reshape(-1, _VIEW_BYTES)
+    valid = array.is_valid().to_numpy(zero_copy_only=False)
+    cleaned = pa.py_buffer(np.where(valid[:, None], rows, np.uint8(0)))
+    bits = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(array.type, len(array), [bits, cleaned, *data])
 
 
 def _rebased(array: pa.Array) -> tuple[pa.Array, int, int]:
