@@ -41,9 +41,10 @@ def _machine() -> str | None:
     on = full[0]["machine"]
     packages = ", ".join(f"{name} {found}" for name, found in on["packages"].items())
     days = sorted({m["measured_at"][:10] for m in full})
+    when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     return (
         f"{on['processor']}, {on['cores']} cores, {on['memory_bytes'] / 1e9:.0f} GB of memory, "
-        f"{on['system']}, Python {on['python']}; {packages}. Measured {' to '.join(days[:1])}."
+        f"{on['system']}, Python {on['python']}; {packages}. Measured {when}."
     )
 
 
