@@ -69,14 +69,16 @@ class Evaluator:
     def run(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of `batch` that pass, as the output columns."""
         columns: dict[int, pa.Array] = {}
+        rows: pa.Array | None = None  # None: all of them
         if self._duck is not None:
             rows, values = self._evaluate(self._duck, batch)
             for (i, sql), value in zip(self._computed, values, strict=True):
                 columns[i] = self._typed(value, i, sql)
-            if rows is not None and self._bare and len(rows) < batch.num_rows:
-                batch = batch.select(list(dict.fromkeys(n for _, n in self._bare))).take(rows)
+            if rows is not None and len(rows) == batch.num_rows:
+                rows = None
         for i, name in self._bare:
-            columns[i] = batch.column(name)
+            column = batch.column(name)
+            columns[i] = column if rows is None else _take(column, rows)
         return pa.RecordBatch.from_arrays(
             [columns[i] for i in range(len(self._schema))], schema=self._schema
         )
@@ -217,6 +219,14 @@ class _Duck:
             return f"SELECT {', '.join(items) or quote(self._rows)} FROM {_VIEW}"
         rows = quote(self._rows)
         return f"SELECT {', '.join([rows, *items])} FROM {_VIEW} WHERE ({self._filter})"
+
+
+def _take(column: pa.Array, rows: pa.Array) -> pa.Array:
+    t = column.type
+    if pa.types.is_string_view(t) or pa.types.is_binary_view(t):  # Arrow cannot take from views
+        large = pa.large_string() if pa.types.is_string_view(t) else pa.large_binary()
+        return column.cast(large).take(rows).cast(t)
+    return column.take(rows)
 
 
 def _free_name(schema: pa.Schema) -> str:

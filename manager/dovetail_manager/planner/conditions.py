@@ -83,7 +83,7 @@ def bare_column(node: exp.Expr, scope: Scope, visible: int) -> Ref | None:
     """The column that an expression is, brackets aside; None if it is more than that."""
     while isinstance(node, exp.Paren):
         node = node.this
-    if not isinstance(node, exp.Column | exp.Dot) or paths_in(node)[0] is not node:
+    if not isinstance(node, exp.Column | exp.Dot) or not any(p is node for p in paths_in(node)):
         return None
     ref = scope.resolve(node, visible)
     return None if ref.fields else ref
@@ -157,7 +157,7 @@ def _term(side: Condition, query: Context) -> Term:
             type=query.scope.field(bare).type,
             faithful=True,
             text=f"{owner.alias}.{bare.column}",
-            owner=owner.alias,
+            owner=owner.stream,
         )
     for ref in refs:
         check_usable(ref, side.node, query)
@@ -171,5 +171,5 @@ def _term(side: Condition, query: Context) -> Term:
         type=t,
         faithful=duckdb_type.startswith(_FAITHFUL) and not duckdb_type.endswith("]"),
         text=snippet(side.node),
-        owner=owner.alias,
+        owner=owner.stream,
     )

@@ -7,6 +7,8 @@ every bracket: `parse` bounds the brackets before it starts.
 
 from __future__ import annotations
 
+import logging
+import re
 from typing import Any, ClassVar
 
 from sqlglot import Token, TokenType, exp
@@ -16,15 +18,23 @@ from sqlglot.parsers.duckdb import DuckDBParser
 
 from dovetail_manager.planner.refusals import Refuse
 
-SQL_CHARS_MAX = 1 << 20
-"""A query of 64 inputs that lists 10 000 columns has about 300 000 characters."""
+# sqlglot logs what it does not know before it says so in the tree, where it is refused
+logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
-SQL_TOKENS_MAX = 60_000
-"""10 000 result columns `t.name AS alias,` are six tokens each; reading takes 20 µs a token."""
+SQL_CHARS_MAX = 1 << 20
+"""A query that lists 6000 result columns has about 200 000 characters."""
+
+SQL_TOKENS_MAX = 40_000
+"""Planning takes up to 0.2 ms a token, so ten seconds at most; 6000 result columns fit, written
+`t.name AS alias,` in six tokens each."""
 
 NESTING_MAX = 24
 """Brackets and CASEs within each other. sqlglot calls itself 24 times a level, Python allows 1000
 calls in all, and the caller needs some of them."""
+
+
+_UNREADABLE = re.compile("[\x00\ud800-\udfff]")
+"""What UTF-8 cannot hold, and what ends a text for other programs."""
 
 
 class PlainDuckDB(DuckDB):
@@ -53,20 +63,23 @@ def parse(sql: str, refuse: Refuse) -> exp.Expr:
             f"the SQL has {len(sql)} characters, at most {SQL_CHARS_MAX} are read",
             "shorten it",
         )
+    bad = _UNREADABLE.search(sql)
+    if bad is not None:
+        raise refuse.at(bad.start(), f"character {bad[0]!r} is not text", "remove it")
     dialect = PlainDuckDB()
     try:
         tokens = dialect.tokenize(sql)
         _check_size(tokens, refuse)
         trees = [t for t in dialect.parser().parse(tokens, sql) if t is not None]
     except TokenError as e:
-        raise refuse.at(len(sql.rstrip()) or None, f"the SQL ends too early: {e}") from e
+        raise refuse.at(len(sql.rstrip()), "a quote or a comment is not closed", "close it") from e
     except ParseError as e:
         place = e.errors[0] if e.errors else {}
         found = str(place.get("highlight") or "")
         offset = len(str(place.get("start_context") or "")) if found else None
         raise refuse.at(
             _offset_of(sql, place, offset),
-            f"the SQL does not parse near {found!r}: {place.get('description') or e}",
+            f"the SQL does not parse near {found!r}: {_complaint(str(place.get('description')))}",
             "docs/sql.md shows what a query looks like",
         ) from e
     if not trees:
@@ -104,6 +117,13 @@ def sign_offset(sql: str, signs: str) -> int | None:
         if sql[token.start] in signs:
             return int(token.start)
     return None
+
+
+def _complaint(description: str) -> str:
+    """sqlglot's complaint without the names of its classes."""
+    if description.startswith("Required keyword"):
+        return "something is missing here"
+    return description.replace("Invalid expression / Unexpected token", "not expected here")
 
 
 def _offset_of(sql: str, place: dict[str, object], fallback: int | None) -> int | None:

@@ -7,6 +7,8 @@ consistent. A refusal asks DuckDB what kind of function it was, so that it can s
 
 from __future__ import annotations
 
+import re
+
 import duckdb
 from sqlglot import exp
 
@@ -75,8 +77,11 @@ CLOCK_WORDS = frozenset(
 )
 """Names that DuckDB reads as the clock where no column bears them."""
 
+_CLOCK = re.compile("now|today|date|time")
+
 _REMEDIES = {
     "clock": "select a timestamp column of a stream instead",
+    "session": "write the value",
     "volatile": "a join's result must not depend on when or how often a row is read; "
     "compute it before the join, as a column of a stream",
     "aggregate": "join first, then aggregate the results in the engine that reads them",
@@ -115,7 +120,8 @@ def check_function(node: exp.Anonymous, session: duckdb.DuckDBPyConnection, refu
         )
     said = {
         "clock": "depends on when it is called",
-        "volatile": "may do another thing at each call",
+        "session": "depends on where it is called",
+        "volatile": "is not the same at each call",
         "aggregate": "is an aggregate",
         "window": "is a window function",
         "table": "makes rows",
@@ -135,7 +141,7 @@ def _kind(name: str, session: duckdb.DuckDBPyConnection) -> str | None:
     if "VOLATILE" in stabilities:
         return "volatile"
     if "CONSISTENT_WITHIN_QUERY" in stabilities:
-        return "clock"
+        return "clock" if _CLOCK.search(name) else "session"
     for kind in ("aggregate", "window"):
         if kind in types:
             return kind

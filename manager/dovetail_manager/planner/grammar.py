@@ -84,7 +84,7 @@ _EXPRESSIONS: dict[type[exp.Expr], frozenset[str]] = {
     exp.TryCast: frozenset({"this", "to", "safe"}),
     exp.DataType: frozenset({"this", "expressions", "nested", "values", "kind"}),
     exp.ColumnDef: frozenset({"this", "kind"}),
-    exp.Interval: frozenset({"this", "unit"}),
+    exp.Interval: frozenset({"this", "unit", "fraction_in_string"}),
     exp.AtTimeZone: frozenset({"this", "zone"}),
     exp.Bracket: frozenset({"this", "expressions", "offset"}),
     exp.Slice: _BINARY | {"step"},

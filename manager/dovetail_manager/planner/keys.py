@@ -43,7 +43,7 @@ class Term:
     type: pa.DataType
     faithful: bool  # Arrow holds exactly what DuckDB compares
     text: str = field(compare=False)  # for messages: trades.symbol
-    owner: str = field(compare=False)  # for messages: trades
+    owner: str = field(compare=False)  # for messages: the stream's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,12 @@ class KeyPart:
 
 
 def choose_key(
-    equalities: Sequence[Equality[T]], inputs: Sequence[str], refuse: Refuse
+    equalities: Sequence[Equality[T]], inputs: Sequence[tuple[str, exp.Expr]], refuse: Refuse
 ) -> tuple[list[KeyPart], list[Equality[T]]]:
     """The parts of the key, and the equalities that must be evaluated after the join.
 
-    `inputs` are the inputs' names. Raises QueryError if no class ties all inputs together, or if
-    the types of an equality cannot be compared without a cast.
+    `inputs` are the inputs' names and places. Raises QueryError if no class ties all inputs
+    together, or if the types of an equality cannot be compared without a cast.
     """
     usable = [e for e in equalities if _pair_type(e) is not None]
     for e in equalities:
@@ -190,7 +190,7 @@ def _fits(t: pa.DataType, wider: pa.DataType) -> bool:
 def _no_key(
     written: Sequence[Equality[T]],
     usable: Sequence[Equality[T]],
-    inputs: Sequence[str],
+    inputs: Sequence[tuple[str, exp.Expr]],
     refuse: Refuse,
 ) -> QueryError:
     """Why there is no key: types, a missing condition, or keys that differ between pairs."""
@@ -203,13 +203,14 @@ def _no_key(
         for e in across:
             if {e.left.input, e.right.input} & reached:
                 reached |= {e.left.input, e.right.input}
-    apart = [name for i, name in enumerate(inputs) if i not in reached]
+    apart = [named for i, named in enumerate(inputs) if i not in reached]
     if apart:
-        first = inputs[0]
+        first = inputs[0][0]
+        names = " and ".join(name for name, _ in apart)
         return refuse.at(
-            None,
-            f"no equality joins {' and '.join(apart)} to {first}: every row would meet every row",
-            f"add a condition such as {apart[0]}.column = {first}.column",
+            apart[0][1],
+            f"no equality joins {names} to {first}: every row would meet every row",
+            f"add a condition such as {apart[0][0]}.column = {first}.column",
         )
     last = across[-1]
     return refuse.at(

@@ -58,6 +58,7 @@ class Scope:
         self, statement: Statement, streams: Mapping[str, pa.Schema], refuse: Refuse
     ) -> None:
         self._refuse = refuse
+        self._aliases = {i.alias.lower() for i in statement.items if isinstance(i, exp.Alias)}
         self._primary: dict[Ref, Ref] = {}  # a merged column to the one it is shown as
         self.inputs = self._read_inputs(statement, streams)
         self.merged = tuple(self._merge(statement))
@@ -87,10 +88,10 @@ class Scope:
         assert star is not None
         table = item.args.get("table") if isinstance(item, exp.Column) else None
         refs = self._star_columns(table)
-        if not refs:
-            raise self._refuse.at(item, f"{snippet(item)} stands for no column", "name columns")
         for excluded in star.args.get("except_") or ():
             refs = self._without(refs, excluded)
+        if not refs:
+            raise self._refuse.at(item, f"{snippet(item)} stands for no column", "name columns")
         replaced: dict[Ref, exp.Expr] = {}
         for alias in star.args.get("replace") or ():
             hits = [r for r in refs if r.column.lower() == alias.alias.lower()]
@@ -296,10 +297,16 @@ class Scope:
                 "select a timestamp column of a stream instead",
             )
         have = self._names(0, visible)
+        if first.lower() in self._aliases:
+            return self._refuse.at(
+                node,
+                f"{first!r} is the name of a result column, which cannot be used elsewhere",
+                "write its expression again",
+            )
         return self._refuse.at(
             node,
             f"there is no column {first!r}; there are: {listed(have)}",
-            did_you_mean(first, have) or "a result column's alias cannot be used elsewhere",
+            did_you_mean(first, have) or "name one of them",
         )
 
 

@@ -9,7 +9,8 @@ Nothing is planned that DuckDB would read, name or type differently.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -30,7 +31,7 @@ from dovetail_manager.planner.keys import KeyPart, choose_key
 from dovetail_manager.planner.names import RESERVED_COLUMNS, Ref, Scope, renamed
 from dovetail_manager.planner.reading import Reading
 from dovetail_manager.planner.refusals import Refuse
-from dovetail_manager.planner.statement import Statement, functions_of, read_statement, star_of
+from dovetail_manager.planner.statement import functions_of, read_statement, star_of
 from dovetail_proto.errors import ConfigError, QueryError
 from dovetail_proto.ids import check_name
 from dovetail_proto.query import (
@@ -77,12 +78,14 @@ def _plan(refuse: Refuse, streams: Mapping[str, pa.Schema], partitions: int) -> 
     reading.check_agreement(refuse.sql, statement.select)
     query = Context(scope, reading, refuse)
     conditions = sort_conditions(statement, query)
-    parts, left_over = choose_key(conditions.equalities, [i.alias for i in scope.inputs], refuse)
-    described = reading.describe(refuse.sql)
+    named = [(i.alias, t.table) for i, t in zip(scope.inputs, statement.tables, strict=True)]
+    parts, left_over = choose_key(conditions.equalities, named, refuse)
     planner = _Planner(query)
+    items = [i for item in statement.items for i in planner.items(item)]
+    described = reading.describe(refuse.sql)
     above = [*conditions.above, *(e.condition for e in left_over)]
     residual_sql, residual_columns = planner.residual(above)
-    outputs, output_columns = planner.outputs(statement, described)
+    outputs, output_columns = planner.outputs(items, described)
     used = {*residual_columns, *output_columns, *(o.source for o in outputs if o.source)}
     inputs = [planner.input(i, parts, conditions, used) for i in range(len(scope.inputs))]
     if not used:
@@ -158,10 +161,9 @@ class _Planner:
         return self._all_true(conditions, joined=True), tuple(sorted(columns))
 
     def outputs(
-        self, statement: Statement, described: Sequence[tuple[str, str]]
+        self, items: Sequence[_Item], described: Sequence[tuple[str, str]]
     ) -> tuple[tuple[OutputColumn, ...], _Columns]:
         """The result columns, and the columns that their expressions read."""
-        items = [i for item in statement.items for i in self._items(item)]
         if len(items) != len(described):
             raise self.query.refuse.at(
                 None,
@@ -196,7 +198,8 @@ class _Planner:
             outputs.append(OutputColumn(name, t, None, sql))
         return tuple(outputs), tuple(sorted(columns))
 
-    def _items(self, item: exp.Expr) -> Iterable[_Item]:
+    def items(self, item: exp.Expr) -> Iterator[_Item]:
+        """The result columns that an item of the select list stands for, names resolved."""
         if star_of(item) is not None:
             for ref, replacement in self.query.scope.shown(item):
                 yield _Item(None, ref) if replacement is None else self._item(replacement)
@@ -204,7 +207,9 @@ class _Planner:
             yield self._item(item.this if isinstance(item, exp.Alias) else item)
 
     def _item(self, node: exp.Expr) -> _Item:
-        return _Item(node, bare_column(node, self.query.scope, len(self.query.scope.inputs)))
+        visible = len(self.query.scope.inputs)
+        refs_in(node, self.query.scope, visible)
+        return _Item(node, bare_column(node, self.query.scope, visible))
 
     def _bare(self, ref: Ref, name: str, duckdb_type: str) -> OutputColumn:
         t = self.query.scope.field(ref).type
@@ -298,5 +303,4 @@ def _free_name(wanted: str, taken: Mapping[str, str]) -> str:
 
 def _alias(text: str) -> str:
     """A name for a proposal: letters, digits and underscores."""
-    kept = "".join(c if c.isalnum() else "_" for c in text).strip("_")
-    return kept or "value"
+    return re.sub(r"\W+", "_", text).strip("_") or "value"

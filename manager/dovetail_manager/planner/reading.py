@@ -33,24 +33,28 @@ class Reading:
         self._understood: dict[str, bool] = {}
         self._column_types: dict[str, dict[str, str]] = {}
         for name, schema in streams.items():
-            # a column that DuckDB cannot hold may still be selected: it is bound as a null
-            stand_ins = [
-                f if self.understands(f.type) else pa.field(f.name, pa.null()) for f in schema
-            ]
-            self.session.register(name, pa.schema(stand_ins).empty_table())
+            if self._holds(schema):
+                self._understood |= {str(t): True for t in schema.types}
+                stand_ins = schema
+            else:  # a column that DuckDB cannot hold may still be selected: it is bound as a null
+                stand_ins = pa.schema(
+                    f if self.understands(f.type) else pa.field(f.name, pa.null()) for f in schema
+                )
+            self.session.register(name, stand_ins.empty_table())
 
     def understands(self, t: pa.DataType) -> bool:
         """Whether DuckDB can compute with columns of Arrow type `t`."""
-        known = self._understood.get(str(t))
-        if known is None:
-            try:
-                self.session.register("__probe", pa.schema([pa.field("c", t)]).empty_table())
-                self.session.sql('SELECT "c" FROM "__probe"').to_arrow_table()
-                known = True
-            except duckdb.Error:
-                known = False
-            self._understood[str(t)] = known
-        return known
+        if str(t) not in self._understood:
+            self._understood[str(t)] = self._holds(pa.schema([pa.field("c", t)]))
+        return self._understood[str(t)]
+
+    def _holds(self, schema: pa.Schema) -> bool:
+        try:
+            self.session.register("__probe", schema.empty_table())
+            self.session.sql('SELECT * FROM "__probe"').to_arrow_table()
+        except duckdb.Error:
+            return False
+        return True
 
     def check_agreement(self, sql: str, tree: exp.Expr) -> None:
         """Raise QueryError unless DuckDB reads `sql` as it reads what `tree` says."""
@@ -61,6 +65,8 @@ class Reading:
         spelling = _Spelling(dict(types))
         asked = self._parsed(sql, spelling)
         if asked["error"]:
+            if "Max expression depth" in asked["error_message"]:
+                raise RecursionError(asked["error_message"])  # what Python says of its own depth
             position = asked.get("position")
             raise self._refuse.at_byte(
                 None if position is None else int(position),
@@ -82,7 +88,9 @@ class Reading:
         except duckdb.Error as e:
             message, position = reason(e)
             raise self._refuse.at_byte(
-                None if position is None else position - len(_DESCRIBE), message
+                None if position is None else position - len(_DESCRIBE),
+                message,
+                "check the values' types" if message.startswith("No function") else "",
             ) from e
         return [(str(row[0]), str(row[1])) for row in rows]
 
@@ -141,7 +149,7 @@ _UNITS = (
     *("year", "month", "week", "day", "hour", "minute", "second"),
     *("millisecond", "microsecond", "quarter", "decade"),
 )
-_INTERVAL = re.compile(rf"(-?\d+)\s+({'|'.join(_UNITS)})s?", re.IGNORECASE)
+_INTERVAL = re.compile(rf"(-?\d+)\s+({'|'.join(_UNITS)})s?")
 
 
 class _Spelling:
@@ -208,11 +216,12 @@ def _plain_interval_text(node: dict[str, Any]) -> dict[str, Any]:
     """INTERVAL '3 days' as INTERVAL 3 DAY; not '1.5 days', which is not INTERVAL 1.5 DAY."""
     literal = node["child"].get("literal", {})
     if node["type_expr"].get("type_name") == "INTERVAL" and literal.get("kind") == "STRING":
+        literal["text"] = literal["text"].lower()
         match = _INTERVAL.fullmatch(literal["text"].strip())
         if match and not node["try_cast"]:
             return {
                 "interval": int(match[1]),
-                "unit": match[2].lower(),
+                "unit": match[2],
                 "alias": node["alias"],
             }
     return node

@@ -88,8 +88,9 @@ def functions_of(statement: Statement) -> Iterator[exp.Anonymous]:
 def _not_a_select(tree: exp.Expr, refuse: Refuse) -> Exception:
     if isinstance(tree, exp.SetOperation):
         word = type(tree).__name__.upper()
-        return refuse.at(tree, f"{word} is not supported", "run one query per SELECT")
-    return refuse.at(tree, "the statement is not a SELECT", "write SELECT … FROM … JOIN …")
+        place = word_offset(refuse.sql, word)
+        return refuse.at(place, f"{word} is not supported", "run one query per SELECT")
+    return refuse.at(0, "the statement is not a SELECT", "write SELECT … FROM … JOIN …")
 
 
 _CLAUSES = {
