@@ -80,9 +80,8 @@ class DiskRelief:
 
     def now(self) -> None:
         """Wait for pages to come free, after starting a push if none is under way."""
-        if not self._pusher.busy:
-            if self._state.group_rows().any():
-                self._push(max(1, int(self._push_share * self._state.held_bytes)))
+        if not self._pusher.busy and self._state.group_rows().any():
+            self._push(max(1, int(self._push_share * self._state.held_bytes)))
         if not self._pusher.busy:
             raise MemoryLimitError(
                 f"a row does not fit into the {self._bounds.state:,} bytes that a memory limit of "
