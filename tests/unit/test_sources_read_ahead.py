@@ -142,11 +142,10 @@ def test_a_file_that_is_half_read_can_be_left(name: str, tmp_path: Path) -> None
     elif name == "t.jsonl":
         path.write_text("".join(f'{{"n": {i}}}\n' for i in range(100_000)))
     else:
-        with pa.ipc.new_file(path, table.schema) as writer:
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
-    with ReadAhead(
-        open_source(path).batches(["n"], batch_rows=100, batch_bytes=10_000), 1
-    ) as ahead:
+    source = open_source(path)
+    with ReadAhead(source.batches(["n"], batch_rows=100, batch_bytes=10_000), 1) as ahead:
         first = next(ahead).column(0)[0].as_py()
     assert first == 0
     del ahead
