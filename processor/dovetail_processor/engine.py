@@ -17,7 +17,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from dovetail_processor.adaptation.victims import VictimOrder
-from dovetail_processor.allocators import keep_lean
 from dovetail_processor.expressions import above_join, below_join
 from dovetail_processor.graph import loop
 from dovetail_processor.graph.arc import Arc
@@ -33,6 +32,7 @@ from dovetail_processor.sinks import BackgroundSink, Sink, SinkTotals
 from dovetail_processor.sources import FileSource, ReadAhead
 from dovetail_processor.spill.pusher import Pusher
 from dovetail_processor.spill.relief import DiskRelief, NoRelief
+from dovetail_proto.allocators import keep_lean
 from dovetail_proto.query import QueryPlan
 from dovetail_proto.spill_format import RunRecord, SpillStore
 

@@ -1,4 +1,4 @@
-"""Allocators that give memory back, so that a processor's resident memory follows its limit.
+"""Allocators that give memory back, so that a process's resident memory follows its limit.
 
 A join in pages needs little else, but what it needs comes and goes in megabytes: batches, output,
 columns of a push. Arrow's default allocator kept 40 MB of that after use, malloc's arenas (one per
