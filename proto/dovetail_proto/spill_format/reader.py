@@ -34,9 +34,8 @@ class InputFile:
         self._layout = layout
         self._raw = _open(storage, entry.name, self.place)
         try:
-            self._metadata = self._checked_footer()
             self._chunks = _CheckedChunks(self._raw, self.place)
-            self._parquet = pq.ParquetFile(self._chunks, metadata=self._metadata, pre_buffer=False)
+            self._metadata, self._parquet = self._checked_footer()
         except BaseException:
             self._raw.close()
             raise
@@ -83,7 +82,7 @@ class InputFile:
         """Give the handle back."""
         self._raw.close()
 
-    def _checked_footer(self) -> Any:
+    def _checked_footer(self) -> tuple[Any, pq.ParquetFile]:
         entry = self._entry
         check = checker(self.place)
         check(self._raw.size == entry.bytes, f"has {self._raw.size} bytes, not {entry.bytes}")
@@ -91,17 +90,19 @@ class InputFile:
         check(zlib.crc32(footer) == entry.footer_crc32, "its footer does not match its checksum")
         try:
             metadata = pq.read_metadata(pa.BufferReader(footer))
-            schema = metadata.schema.to_arrow_schema()
+            parquet = pq.ParquetFile(self._chunks, metadata=metadata, pre_buffer=False)
+            # Not `metadata.schema`: it and the metadata hold each other until the next collection.
+            names = parquet.schema_arrow.names
         except (pa.ArrowException, OSError) as e:
             refuse(self.place, f"its footer cannot be read: {e}")
         check(metadata.num_row_groups == entry.rows.size, "has another number of row groups")
         check(metadata.num_columns == self._layout.leaf_count, "has another number of columns")
-        check(schema.names == self._layout.file_schema.names, "has columns of another query")
+        check(names == self._layout.file_schema.names, "has columns of another query")
         check(
             entry.chunk_crc32.size == entry.rows.size * self._layout.leaf_count,
             "has another number of column chunks",
         )
-        return metadata
+        return metadata, parquet
 
 
 class _CheckedChunks:
