@@ -68,9 +68,9 @@ def test_uneven_memory_moves_half_the_difference() -> None:
             "1 processors are free",
         ),
         (
-            at(load("p1", 200), load("p2", 0), moved_s=60.0),
+            at(load("p1", 200), load("p2", 0), adapted_s=60.0),
             "interval",
-            "the last moves began 40.0 s ago, the interval is 45 s",
+            "the last adaptation began 40.0 s ago, the interval is 45 s",
         ),
         (at(load("p1", 0), load("p2", 0)), "balanced", "1.00 is not below"),
     ],
@@ -127,7 +127,7 @@ def test_none_and_disk_never_move() -> None:
 def test_active_disk_forces_the_least_productive_when_memory_is_balanced() -> None:
     """Rates 4 and 1 differ by more than 2: push 30 % of 200 MB, within 1000 − 512 MB."""
     snapshot = at(load("p1", 210, rate=4.0), load("p2", 200, rate=1.0), query_mb=1000)
-    [push] = decide("active-disk", snapshot)
+    [_, push] = decide("active-disk", snapshot)
     assert isinstance(push, PushState)
     assert (push.processor, push.want_bytes) == ("p2", 60 * MB)
     assert push.numbers["rate_ratio"] == 4.0
@@ -136,7 +136,7 @@ def test_active_disk_forces_the_least_productive_when_memory_is_balanced() -> No
 def test_active_disk_never_forces_more_than_the_cluster_lacks() -> None:
     """M_query − M_cluster − forced: 532 − 512 − 15 leaves 5 MB, then nothing."""
     loads = (load("p1", 210, rate=4.0), load("p2", 200, rate=1.0))
-    [push] = decide("active-disk", at(*loads, query_mb=532, forced_bytes=15 * MB))
+    [_, push] = decide("active-disk", at(*loads, query_mb=532, forced_bytes=15 * MB))
     assert isinstance(push, PushState)
     assert push.want_bytes == 5 * MB
     decisions = decide("active-disk", at(*loads, query_mb=532, forced_bytes=20 * MB))
@@ -146,8 +146,29 @@ def test_active_disk_never_forces_more_than_the_cluster_lacks() -> None:
 def test_active_disk_moves_first_when_memory_is_uneven() -> None:
     """Fig. 19: the comparison of rates comes only when the comparison of memory is settled."""
     uneven = at(load("p1", 250, rate=9.0), load("p2", 100, rate=1.0), query_mb=1000)
-    [move] = decide("active-disk", uneven)
+    [move, nothing] = decide("active-disk", uneven)
     assert isinstance(move, MoveState)
+    assert isinstance(nothing, Nothing)
+
+
+def test_active_disk_compares_only_whom_no_move_involves() -> None:
+    """The most with the least used move; the other four are balanced, two pairs differ in rate."""
+    loads = [load(f"p{i}", mb) for i, mb in enumerate((250, 200, 198, 196, 194, 10))]
+    rates = (1.0, 8.0, 6.0, 2.0, 1.0, 9.0)
+    snapshot = at(*(replace(p, rate=r) for p, r in zip(loads, rates, strict=True)), query_mb=5000)
+    decisions = decide("active-disk", snapshot)
+    moves = [(d.sender, d.receiver) for d in decisions if isinstance(d, MoveState)]
+    pushes = [d.processor for d in decisions if isinstance(d, PushState)]
+    assert moves == [("p0", "p5")]
+    assert pushes == ["p4", "p3"]
+
+
+def test_active_disk_waits_for_the_interval() -> None:
+    """Forced pushes are adaptations, too."""
+    loads = (load("p1", 210, rate=4.0), load("p2", 200, rate=1.0))
+    [nothing] = decide("active-disk", at(*loads, query_mb=1000, adapted_s=60.0))
+    assert isinstance(nothing, Nothing)
+    assert nothing.kind == "interval"
 
 
 @pytest.mark.parametrize(
@@ -199,8 +220,8 @@ def test_forced_pushes_count_against_the_bound_while_they_run() -> None:
     snapshot = at(*loads, query_mb=768 + 88)
     [first] = admission.decide(snapshot, busy=set())
     assert isinstance(first, PushState)
-    assert first.want_bytes == 60 * MB
-    [second] = admission.decide(snapshot, busy=set())
+    assert (first.processor, first.want_bytes) == ("p2", 60 * MB)
+    [second] = admission.decide(replace(snapshot, now_s=145.0), busy=set())
     assert isinstance(second, PushState)
     assert (second.processor, second.want_bytes) == ("p3", 28 * MB)
     admission.pushed(ProcessorId("p2"), 61 * MB)

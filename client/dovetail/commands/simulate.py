@@ -98,10 +98,9 @@ def _print(base: ModelSettings, traces: list[Trace]) -> None:
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 1, 0, 0))
-    for head in ("policy", "spread", "moves", "moved", "again", "pushed", "by order", "held up"):
+    heads = ("policy", "spread", "moves", "moved", "again", "pushed", "ordered", "kept out")
+    for head in (*heads, "output", "decide"):
         table.add_column(head, justify="left" if head == "policy" else "right", no_wrap=True)
-    table.add_column("output", justify="right", no_wrap=True)
-    table.add_column("decision", justify="right", no_wrap=True)
     best = max(sum(t.produced) for t in traces) or 1.0
     for trace in traces:
         s = _summary(trace)
@@ -109,13 +108,13 @@ def _print(base: ModelSettings, traces: list[Trace]) -> None:
             trace.policy,
             f"{s['spread_mean_late']:.3f}",
             f"{s['moves_total']:.0f}",
-            f"{s['moved_bytes_total'] / 1e9:.1f} GB",
+            f"{s['moved_bytes_total'] / 1e9:.1f}",
             str(trace.moved_again),
-            f"{s['pushed_bytes_total'] / 1e9:.1f} GB",
-            f"{s['forced_bytes_total'] / 1e9:.1f} GB",
-            f"{s['held_up_bytes_total'] / 1e9:.1f} GB",
+            f"{s['pushed_bytes_total'] / 1e9:.1f}",
+            f"{s['forced_bytes_total'] / 1e9:.1f}",
+            f"{s['held_up_bytes_total'] / 1e9:.1f}",
             f"{s['produced_total'] / best:.0%}",
-            f"{s['decision_s_max']:.2f} s",
+            f"{s['decision_s_max']:.2f}",
         )
     console = Console()
     console.print(
@@ -124,10 +123,10 @@ def _print(base: ModelSettings, traces: list[Trace]) -> None:
     )
     console.print(table)
     console.print(
-        "\nspread    standard deviation of memory use over processors, share of the limit, "
-        "second half\nagain     groups moved twice within five intervals\n"
-        "held up   input that full memory kept out\n"
-        "output    combinations before the clean-up, relative to the best policy here"
+        "\nspread: standard deviation of memory used, as share of the limit, second half\n"
+        "moved, pushed, ordered (pushed by the manager's order), kept out (memory full): GB\n"
+        "again: groups moved twice within five intervals · decide: longest decision, s\n"
+        "output: combinations before the clean-up, relative to the best policy here"
     )
 
 

@@ -1,4 +1,4 @@
-"""`active-disk` (S4 6, Fig. 19): as lazy-disk, and when memory is balanced make room for the
+"""`active-disk` (S4 6, Fig. 19): as lazy-disk, and where memory is balanced make room for the
 productive by pushing the least productive processor's state before it is full.
 
     M_least / M_most < θ_d                 ⇒  move, as distributed
@@ -7,6 +7,10 @@ productive by pushing the least productive processor's state before it is full.
 
 A rate is the number of combinations in the sample divided by the processor's groups. After a
 push the memory is uneven, so a move follows that brings productive groups to the freed memory.
+
+S4 compares one pair. Processors that no move of the round involves are balanced among themselves,
+so the k-th highest rate is compared with the k-th lowest, as `distributed` does with memory; the
+first pair is S4's.
 """
 
 from __future__ import annotations
@@ -18,23 +22,47 @@ from dovetail_manager.adaptation.snapshot import (
     MoveState,
     Nothing,
     Policy,
+    ProcessorLoad,
     PushState,
     Snapshot,
 )
 
 
 def decide(snapshot: Snapshot, settings: AdaptationSettings) -> list[Decision]:
-    """Moves if memory is uneven, else at most one forced push, else why nothing."""
+    """Moves where memory is uneven, forced pushes among the rest, else why nothing."""
     moves = distributed.decide(snapshot, settings)
-    if any(isinstance(m, MoveState) for m in moves):
+    if isinstance(moves[0], Nothing) and moves[0].kind == "interval":
         return moves
-    rated = [p for p in snapshot.processors if p.free and p.groups > 0]
+    moving = {p for m in moves if isinstance(m, MoveState) for p in (m.sender, m.receiver)}
+    rated = sorted(
+        (p for p in snapshot.processors if p.free and p.groups > 0 and p.processor not in moving),
+        key=lambda p: (p.rate, p.processor),
+    )
     if len(rated) < 2:
         return [*moves, Nothing("alone", f"{len(rated)} processors have a rate to compare")]
-    low = min(rated, key=lambda p: (p.rate, p.processor))
-    high = max(rated, key=lambda p: (p.rate, p.processor))
-    cluster_bytes = sum(p.limit_bytes for p in snapshot.processors)
-    left_bytes = snapshot.query_bytes - cluster_bytes - snapshot.forced_bytes
+    left_bytes = snapshot.query_bytes - _cluster_bytes(snapshot) - snapshot.forced_bytes
+    pushes: list[Decision] = []
+    for low, high in list(zip(rated, reversed(rated), strict=True))[: len(rated) // 2]:
+        verdict = _compare(low, high, left_bytes, snapshot, settings)
+        if isinstance(verdict, Nothing):
+            # Pairs further in differ even less.
+            pushes = pushes or [verdict]
+            break
+        pushes.append(verdict)
+        left_bytes -= verdict.want_bytes
+        if len(pushes) == settings.pairs_max:
+            break
+    return [*moves, *pushes]
+
+
+def _compare(
+    low: ProcessorLoad,
+    high: ProcessorLoad,
+    left_bytes: int,
+    snapshot: Snapshot,
+    settings: AdaptationSettings,
+) -> PushState | Nothing:
+    cluster_bytes = _cluster_bytes(snapshot)
     ratio = high.rate / low.rate if low.rate else float("inf") if high.rate else 1.0
     numbers = {
         "min_rate": low.rate,
@@ -47,18 +75,23 @@ def decide(snapshot: Snapshot, settings: AdaptationSettings) -> list[Decision]:
     rates = f"{high.processor} / {low.processor} = {high.rate:.3g} / {low.rate:.3g}"
     if not ratio > settings.force_above_rate_ratio:
         why = f"equally productive: {rates} is not above {settings.force_above_rate_ratio:g}"
-        return [*moves, Nothing("equally productive", why, numbers)]
+        return Nothing("equally productive", why, numbers)
     if left_bytes <= 0:
         why = (
             f"M_query {snapshot.query_bytes} − M_cluster {cluster_bytes} − forced so far "
             f"{snapshot.forced_bytes} leaves nothing to push"
         )
-        return [*moves, Nothing("bound", why, numbers)]
+        return Nothing("bound", why, numbers)
     want_bytes = min(int(settings.push_fraction * low.held_bytes), left_bytes)
     if want_bytes <= 0:
-        return [*moves, Nothing("empty", f"{low.processor} holds nothing to push", numbers)]
+        return Nothing("empty", f"{low.processor} holds nothing to push", numbers)
     why = f"unequally productive: {rates} is above {settings.force_above_rate_ratio:g}"
-    return [PushState(low.processor, want_bytes, why, numbers)]
+    return PushState(low.processor, want_bytes, why, numbers)
+
+
+def _cluster_bytes(snapshot: Snapshot) -> int:
+    """M_cluster."""
+    return sum(p.limit_bytes for p in snapshot.processors)
 
 
 POLICY = Policy("active-disk", spills_locally=True, decide=decide)

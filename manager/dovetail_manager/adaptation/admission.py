@@ -44,7 +44,7 @@ class Admission:
         self.policy = policy
         self.settings = settings
         self.history: deque[Record] = deque(maxlen=HISTORY_MAX)
-        self.moved_s = float("-inf")  # when moves were last admitted
+        self.adapted_s = float("-inf")  # when an adaptation was last admitted
         self.forced_bytes = 0  # pushed by order so far, as processors reported it
         self.ordered: dict[ProcessorId, int] = {}  # bytes of pushes ordered and not yet reported
 
@@ -56,7 +56,7 @@ class Admission:
             processors=tuple(
                 replace(p, free=p.free and p.processor not in not_free) for p in snapshot.processors
             ),
-            moved_s=self.moved_s,
+            adapted_s=self.adapted_s,
             forced_bytes=self.forced_bytes + sum(self.ordered.values()),
         )
         admitted: list[MoveState | PushState] = []
@@ -73,9 +73,8 @@ class Admission:
             if clash is None:
                 taken |= ends
                 admitted.append(decision)
-                if isinstance(decision, MoveState):
-                    self.moved_s = snapshot.now_s
-                else:
+                self.adapted_s = snapshot.now_s
+                if isinstance(decision, PushState):
                     self.ordered[decision.processor] = decision.want_bytes
         return admitted
 

@@ -22,12 +22,12 @@ from dovetail_manager.adaptation.snapshot import (
 
 def decide(snapshot: Snapshot, settings: AdaptationSettings) -> list[Decision]:
     """The moves of this round, largest difference first, or why there is none."""
-    since_s = snapshot.now_s - snapshot.moved_s
+    since_s = snapshot.now_s - snapshot.adapted_s
     if since_s < settings.move_interval_s:
         return [
             Nothing(
                 "interval",
-                f"the last moves began {since_s:.1f} s ago, "
+                f"the last adaptation began {since_s:.1f} s ago, "
                 f"the interval is {settings.move_interval_s:g} s",
                 {"since_s": since_s},
             )

@@ -28,14 +28,14 @@ class AdaptationSettings:
     """Share of the held state that one push takes (S4 4.4: 30 % was best)."""
 
     move_interval_s: float = 45.0
-    """Time between two rounds of moves (S4 5.2); 2 s in `dovetail run`."""
+    """Time between two rounds of moves or forced pushes (S4 5.2); 2 s in `dovetail run`."""
 
     move_min_fraction: float = 0.1
     """A move of less than this share of the sender's memory limit is not worth its messages."""
 
     pairs_max: int = 1 << 15
-    """How many pairs may move in one round: the k-th most with the k-th least used. 1 is S4's
-    rule; more processors need more pairs to settle in the same time."""
+    """How many pairs may move (the k-th most with the k-th least used) or be compared by rate in
+    one round. 1 is S4's rule; more processors need more pairs to settle in the same time."""
 
     settle_intervals: int = 5
     """A group that has moved stays for this many intervals, so that alternating load does not
@@ -67,7 +67,7 @@ class Snapshot:
     processors: tuple[ProcessorLoad, ...]  # members that are alive
     query_bytes: int  # M_query: expected state in all, as well as it is known
     forced_bytes: int = 0  # pushed by the manager's order so far
-    moved_s: float = float("-inf")  # when the last round of moves was decided
+    adapted_s: float = float("-inf")  # when moves or forced pushes were last decided
 
 
 Numbers = dict[str, float]
