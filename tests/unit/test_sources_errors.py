@@ -141,9 +141,10 @@ def test_a_json_line_far_from_the_start_is_named(line: str, text: str, tmp_path:
     refused(tmp_path / "t.jsonl", text)
 
 
-def test_a_word_among_numbers_is_an_error_not_a_type(tmp_path: Path) -> None:
-    """Even where the file is small: a thousand numbers decide that the column is numeric."""
-    rows = "".join(f"{i},x\n" for i in range(1500))
+@pytest.mark.parametrize("value", ["{i}", "{i}.5", "2024-01-01", "10:00:00", "true"])
+def test_a_word_among_numbers_is_an_error_not_a_type(value: str, tmp_path: Path) -> None:
+    """Even where the file is small: a thousand values decide that the column is not text."""
+    rows = "".join(f"{value.format(i=i)},x\n" for i in range(1500))
     (tmp_path / "t.csv").write_text(f"a,s\n{rows}many,x\n")
     refused(tmp_path / "t.csv", "row 1502 .*'a'.*'many'")
 

@@ -99,9 +99,10 @@ def _settled(
     `written` has the same rows with numbers as text. Times and timestamps are in microseconds, as
     DuckDB has them, or finer where values are: whole seconds say nothing of the next rows.
     """
-    t = first.column(name).type
-    if pa.types.is_string(t) or pa.types.is_binary(t):
-        t = _inferred(first.column(name).slice(0, _KIND_ROWS))
+    values = first.column(name)
+    if pa.types.is_string(values.type):
+        values = _as_inferred(values.slice(0, _KIND_ROWS))
+    t = values.type
     if pa.types.is_null(t) or pa.types.is_binary(t):
         return pa.string()
     if pa.types.is_time(t):
@@ -113,7 +114,7 @@ def _settled(
         text = written.column(name)
         if pc.any(pc.match_substring_regex(text, _LEADING_ZERO)).as_py():
             return pa.string()  # as in DuckDB: an identifier, such as a postal code
-        if pa.types.is_floating(t) and may_hold_big_integers(first.column(name)):
+        if pa.types.is_floating(t) and may_hold_big_integers(values):
             integers = pc.all(pc.match_substring_regex(text, _INTEGER)).as_py()
             return BIG_INTEGER if integers else t
     return t
@@ -123,12 +124,10 @@ def _is_number(t: pa.DataType) -> bool:
     return bool(pa.types.is_integer(t) or pa.types.is_floating(t))
 
 
-def _inferred(values: pa.Array) -> pa.DataType:
-    """The type that pyarrow takes these written values for."""
-    if not pa.types.is_string(values.type):
-        return values.type
+def _as_inferred(values: pa.Array) -> pa.Array:
+    """Some written values, as the type that they are taken for."""
     if pc.all(pc.match_substring_regex(values, _TIME), min_count=1).as_py():
-        return pa.time64("us")  # pyarrow sees times of whole seconds only
+        return pa.nulls(len(values), pa.time64("us"))  # pyarrow sees times of whole seconds only
     written = pa.BufferOutputStream()
     pa_csv.write_csv(pa.table({"values": values}), written)
     text = written.getvalue()
@@ -138,7 +137,7 @@ def _inferred(values: pa.Array) -> pa.DataType:
         parse_options=pa_csv.ParseOptions(newlines_in_values=True),
         convert_options=conversion({}, None),
     )
-    return table.schema.field(0).type
+    return table.column(0).combine_chunks()
 
 
 def _fits(path: Path, names: Sequence[str], name: str, t: pa.DataType) -> bool:
