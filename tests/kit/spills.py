@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -136,8 +137,13 @@ def produced_combinations(
     return {int(g): int(c) for g, c in found}
 
 
-def owed_results(spilled: Spilled) -> list[tuple[object, ...]]:
-    """The full join minus the join of every generation, as DuckDB computes them, sorted."""
+def owed_results(spilled: Spilled) -> list[str]:
+    """`owed_rows` as a bag."""
+    return bag(owed_rows(spilled))
+
+
+def owed_rows(spilled: Spilled) -> list[tuple[Any, ...]]:
+    """The full join minus the join of every generation, as DuckDB computes them."""
     plan = spilled.store.plan
     con = _connect(spilled.tables, spilled.generations)
     names = ", ".join(
@@ -145,15 +151,16 @@ def owed_results(spilled: Spilled) -> list[tuple[object, ...]]:
     )
     same = " AND ".join(f"i{i}.__gen = i0.__gen" for i in range(1, len(plan.inputs)))
     full = f"SELECT {names} FROM {_from(plan)}"
-    return bag(con.sql(f"{full} EXCEPT ALL {full} WHERE {same}").fetchall())
+    rows: list[tuple[Any, ...]] = con.sql(f"{full} EXCEPT ALL {full} WHERE {same}").fetchall()
+    return rows
 
 
-def bag(rows: Sequence[tuple[object, ...]]) -> list[tuple[object, ...]]:
-    """Rows in one order, whatever their types, to compare bags."""
-    return sorted(rows, key=repr)
+def bag(rows: Sequence[tuple[Any, ...]]) -> list[str]:
+    """Rows as texts in one order, to compare bags; NaN is NaN and −0.0 is 0.0, as in a join."""
+    return sorted(repr([v + 0.0 if isinstance(v, float) else v for v in row]) for row in rows)
 
 
-def read_bag(folder: Path) -> list[tuple[object, ...]]:
+def read_bag(folder: Path) -> list[str]:
     """All rows of a Parquet dataset as a bag; [] if it has no files."""
     files = sorted(str(p) for p in folder.glob("*.parquet"))
     if not files:

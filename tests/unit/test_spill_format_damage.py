@@ -1,4 +1,4 @@
-"""A crash at any point, and damage at any byte: a push is whole or absent, and lies are named."""
+"""Damage at any byte, files that are not what they seem, and lies: refused by name."""
 
 from __future__ import annotations
 
@@ -8,121 +8,15 @@ import shutil
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from dovetail_proto.errors import SpillError
-from dovetail_proto.partitioning import canonical_keys, partition_ids
-from dovetail_proto.spill_format import LocalStorage, RunRecord, SpillStore
+from dovetail_proto.spill_format import RunRecord, SpillStore
+from kit.small_store import PLAN, SCHEMA, content, push_both_groups, rows_of
 from kit.spills import make_plan
-
-SCHEMA = pa.schema([("k", pa.int64()), ("s", pa.string())])
-PLAN = make_plan([SCHEMA, SCHEMA], partitions=2)
-
-
-class Killed(BaseException):
-    """The process is gone: nothing after this happens."""
-
-
-class DyingStorage(LocalStorage):
-    """A disk that is lost at the n-th call that changes it, in the middle of a write or before."""
-
-    def __init__(self, root: str, calls: int) -> None:
-        super().__init__(root)
-        self.left = calls
-        self.dead = False
-
-    def _live(self) -> None:
-        if self.dead or self.left == 0:
-            self.dead = True
-            raise Killed
-        self.left -= 1
-
-    def create(self, path: str) -> IO[bytes]:
-        """Die before, or after half of the bytes."""
-        self._live()
-        storage = self
-
-        class Half:
-            def __enter__(self) -> Half:
-                self._file = open(path, "wb")
-                return self
-
-            def write(self, data: bytes) -> None:
-                self._file.write(data[: len(data) // 2])
-                self._file.flush()
-                storage._live()
-                self._file.write(data[len(data) // 2 :])
-
-            def __exit__(self, *exc: object) -> None:
-                self._file.close()
-
-        return Half()  # type: ignore[return-value]
-
-    def scratch(self, name: str) -> str:
-        """Die before a large file."""
-        self._live()
-        return super().scratch(name)
-
-    def sync(self, fd: int) -> None:
-        """Die before a sync; what was written may be there all the same."""
-        self._live()
-        super().sync(fd)
-
-    def rename(self, old: str, new: str) -> None:
-        """Die before or after a rename."""
-        self._live()
-        super().rename(old, new)
-        self._live()
-
-    def discard(self, path: str) -> None:
-        """A dead process cleans nothing up."""
-        self._live()
-        super().discard(path)
-
-    def remove(self, name: str) -> None:
-        """A dead process cleans nothing up."""
-        self._live()
-        super().remove(name)
-
-
-def rows_of(group: int, count: int, seed: int) -> tuple[pa.Table, tuple[int, int]]:
-    """Rows of one group in hash order, with their hash range."""
-    rng = np.random.default_rng(seed)
-    keys = rng.integers(0, 1000, 50 * count)
-    hashes = canonical_keys([pa.array(keys)], [pa.int64()]).hashes
-    mine = np.flatnonzero(partition_ids(hashes, 2) == group)[:count]
-    mine = mine[np.argsort(hashes[mine], kind="stable")]
-    text = pa.array([f"{seed}-{i}" for i in range(count)])
-    table = pa.Table.from_arrays([pa.array(keys[mine]), text], schema=SCHEMA)
-    return table, (int(hashes[mine[0]]), int(hashes[mine[-1]]))
-
-
-def push(store: SpillStore, generation: int) -> None:
-    """Push both groups."""
-    writer = store.begin_push()
-    for group in (0, 1):
-        parts = [rows_of(group, 40, 10 * generation + 2 * group + i) for i in (0, 1)]
-        writer.write_group(group, generation, [t for t, _ in parts], [b for _, b in parts])
-    writer.commit()
-
-
-def content(store: SpillStore) -> list[list[Any]]:
-    """All rows by push, every byte checked."""
-    found = []
-    for manifest in store.pushes():
-        rows = []
-        for index in (0, 1):
-            file = store.open_input(manifest, index)
-            assert file is not None
-            file.check_all()
-            rows += file.read(range(2), ["k", "s"]).to_pylist()
-            file.close()
-        found.append(rows)
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -130,61 +24,10 @@ def closed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two pushes and the end of the run."""
     root = tmp_path_factory.mktemp("spill") / "store"
     store = SpillStore.create(str(root), PLAN)
-    push(store, 0)
-    push(store, 1)
+    push_both_groups(store, 0)
+    push_both_groups(store, 1)
     store.close_run(RunRecord((160, 160), 0, 0))
     return root
-
-
-def test_a_crash_at_any_call_leaves_a_push_whole_or_absent(tmp_path: Path, closed_store: Path):
-    """After each possible crash the store opens with the pushes that were committed, whole."""
-    expected = content(SpillStore.open(str(closed_store)))
-    seen = set()
-    for calls in range(1000):
-        root = tmp_path / str(calls)
-        store = SpillStore.create(str(root), PLAN)
-        push(store, 0)
-        store.storage = DyingStorage(str(root), calls)
-        try:
-            push(store, 1)
-        except Killed:
-            finished = False
-        else:
-            finished = True
-        found = content(SpillStore.open(str(root)))
-        assert found == expected[: len(found)]
-        assert len(found) == 2 or not finished
-        seen.add(len(found))
-        if len(found) == 1:  # a new run in the same process goes on with the next free number
-            again = SpillStore.open(str(root))
-            push(again, 1)
-            assert content(SpillStore.open(str(root)))[1] == expected[1]
-        shutil.rmtree(root)
-        if finished:
-            break
-    assert calls > 15
-    assert seen == {1, 2}
-
-
-def test_a_crash_while_closing_leaves_the_run_open_or_closed(tmp_path: Path):
-    """Never a record that is half there."""
-    for calls in range(100):
-        root = tmp_path / str(calls)
-        store = SpillStore.create(str(root), PLAN)
-        store.storage = DyingStorage(str(root), calls)
-        try:
-            store.close_run(RunRecord((1, 2), 3, 4))
-        except Killed:
-            finished = False
-        else:
-            finished = True
-        opened = SpillStore.open(str(root))
-        assert opened.closed or not finished
-        if opened.closed:
-            assert opened.run_record() == RunRecord((1, 2), 3, 4)
-        if finished:
-            break
-    assert calls > 3
 
 
 def store_files(root: Path) -> list[Path]:
@@ -269,8 +112,8 @@ def test_missing_files_are_named(closed_store: Path, tmp_path: Path):
 def test_files_swapped_within_and_between_stores_are_refused(closed_store: Path, tmp_path: Path):
     """Even if each is whole in itself."""
     other = SpillStore.create(str(tmp_path / "other"), PLAN)
-    push(other, 0)
-    push(other, 1)
+    push_both_groups(other, 0)
+    push_both_groups(other, 1)
     other.close_run(RunRecord((160, 160), 0, 0))
     swaps = [
         (closed_store / "pushes/000001/input-01.parquet", "pushes/000001/input-00.parquet"),

@@ -20,15 +20,11 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from dovetail_proto import errors
+from dovetail_pipeline.cleanup.conducting import Json, Work, rebuilt_error
 from dovetail_proto.errors import DovetailError, SpillError
 
 SHOW_S = 0.1
 """Time between two looks at progress: often enough for the eye, too rare to cost anything."""
-
-Json = dict[str, Any]
-Work = Callable[[Json, Callable[[int, int], None]], Json]
-"""`work(job, tick)` does a job; it calls `tick(results, bytes_read)` now and then."""
 
 Setup = Callable[[Json], Work]
 """Makes the `Work` of another process; a function of a module, so that it can be imported."""
@@ -44,6 +40,7 @@ class Crew:
         self._work = work
         self._setup = setup
         self._settings = settings
+        self.count = workers
         self._others = workers - 1
         self._pipes: dict[Connection, multiprocessing.process.BaseProcess] = {}
         self._idle: list[Connection] = []
@@ -99,6 +96,8 @@ class Crew:
             show(now=not self._jobs)
 
     def _start(self) -> None:
+        # Read once, when Arrow is loaded: parts of it use this allocator whatever is set later.
+        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
         context = multiprocessing.get_context("spawn")
         self._theirs = context.Array("q", [0, 0])
         for _ in range(self._others):
@@ -123,7 +122,7 @@ class Crew:
             except (EOFError, OSError):
                 self._lost(pipe)
             if "error" in answer:
-                raise _rebuilt(answer["error"])
+                raise rebuilt_error(answer["error"])
             job = self._busy.pop(pipe, None)
             if job is not None:
                 done(job, answer)
@@ -173,12 +172,3 @@ def _serve(pipe: Connection, setup: Setup, settings: Json, counters: Any) -> Non
 def _end_with(sentinel: int) -> None:
     wait([sentinel])
     os._exit(1)
-
-
-def _rebuilt(raw: Sequence[str]) -> DovetailError:
-    """The error that another process raised; its details do not travel."""
-    name, message, remedy = raw
-    kind: type[DovetailError] = getattr(errors, name, DovetailError)
-    error = kind.__new__(kind)
-    DovetailError.__init__(error, message, remedy=remedy)
-    return error

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from dovetail_pipeline.cleanup.catalog import Catalog
 from dovetail_pipeline.cleanup.planning import CleanupPlan
 from dovetail_processor.sinks import prepare_output
 from dovetail_proto.errors import OutputError, SpillError
-from dovetail_proto.spill_format import LocalStorage
+from dovetail_proto.spill_format import LocalStorage, Storage, open_storage
 from dovetail_proto.spill_format.sealed import Fields, hex32, hex64, refuse, seal, unseal
 
 PLAN_FILE = "plan.json"
@@ -85,6 +84,7 @@ class Ledger:
     def __init__(self, catalog: Catalog, output: str | None) -> None:
         self._storage = catalog.stores[0].storage
         self._output = output
+        self.output: Storage | None = None if output is None else open_storage(output)
         self._stores = {s.id: [hex32(p.crc32) for p in s.pushes()] for s in catalog.stores}
         name = "count" if output is None else hashlib.sha256(output.encode()).hexdigest()[:16]
         self._folder = f"cleanup/{name}"
@@ -112,8 +112,7 @@ class Ledger:
 
     def begin(self, plan: CleanupPlan) -> None:
         """Record the plan; OutputError if the output folder already holds something."""
-        if self._output is not None:
-            prepare_output(self._output)
+        self._claim_output()
         body = {
             "output": self._output,
             "stores": self._stores,
@@ -146,11 +145,15 @@ class Ledger:
         names = {b.name for b in bins}
         for b in bins:
             self._storage.remove(f"{self._folder}/{b.name}.json")
-        if self._output is None or not Path(self._output).is_dir():
-            return
-        for path in Path(self._output).iterdir():
-            if path.name.lstrip(".").rpartition("-")[0] in names:
-                path.unlink()
+        if isinstance(self.output, LocalStorage):
+            # Whatever is there, also under the temporary names that `names` leaves out.
+            root = self.output.root
+            left = [p.name for p in root.iterdir()] if root.is_dir() else []
+        else:
+            left = [] if self.output is None else self.output.names("")
+        for name in left:
+            if self.output is not None and name.lstrip(".").rpartition("-")[0] in names:
+                self.output.remove(name)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -170,14 +173,27 @@ class Ledger:
                 ) from None
             yield
 
+    def _claim_output(self) -> None:
+        if isinstance(self.output, LocalStorage):
+            prepare_output(self.output.root)
+        elif self.output is not None and (found := self.output.names("")):
+            raise OutputError(
+                f"output {self.output.uri} is not empty: it holds {found[0]!r}",
+                remedy="empty it or name another; results are never mixed with what is there",
+            )
+
     def _has_files(self, result: BinResult) -> bool:
-        if self._output is None:
+        if self.output is None:
             return not result.files
-        try:
-            sizes = [os.path.getsize(Path(self._output) / name) for name, _ in result.files]
-        except FileNotFoundError:
-            return False
-        return sizes == [size for _, size in result.files]
+        for name, size in result.files:
+            try:
+                file = self.output.open(name)
+            except FileNotFoundError:
+                return False
+            file.close()
+            if file.size != size:
+                return False
+        return True
 
     def _read(self, name: str, kind: str) -> Fields | None:
         place = f"{self._storage.uri}/{self._folder}/{name}"
@@ -199,12 +215,13 @@ class Ledger:
 
 
 def output_place(output: str | Path | None) -> str | None:
-    """The output as it is recorded: an absolute path; OutputError if it is no local folder."""
+    """The output as it is recorded: an absolute path or a URI; OutputError if it is neither."""
     if output is None:
         return None
-    if "://" in str(output):
+    try:
+        return open_storage(str(output)).uri
+    except SpillError as e:
         raise OutputError(
-            f"output {str(output)!r} is not a local folder",
-            remedy="give a path; other places are written by the clean-up on Spark",
-        )
-    return str(Path(output).absolute())
+            f"output {str(output)!r}: no file system serves it",
+            remedy="give a local path or a URI that pyarrow.fs knows, such as s3://bucket/path",
+        ) from e

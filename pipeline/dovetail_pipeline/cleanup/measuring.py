@@ -7,7 +7,7 @@ enough to be packed into even bins, a heavy key always alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,7 @@ def measure(catalog: Catalog, files: OpenFiles, whole: Slice, budget_bytes: int)
     reader = SliceReader(catalog, files, [()] * len(catalog.plan.inputs))
     counts: dict[int, Counts] = {}
     segments: list[Segment] = []
+    in_parts: set[int] = set()  # hashes of hot keys that came in parts
     for found in read_in_parts(catalog, reader, whole, budget_bytes):
         keys = match_keys(found, owing=False)
         counted = count_keys(keys, found.generations, terms)
@@ -72,11 +73,13 @@ def measure(catalog: Catalog, files: OpenFiles, whole: Slice, budget_bytes: int)
         for group, c in counted.sum_by(groups).items():
             counts[group] = counts.get(group, Counts()) + c
         for s in _segments(found, keys, counted):
-            if segments and segments[-1].low == s.low:  # another part of a hot key
-                rows = tuple(reader.count_rows(Slice(s.low, s.low)))
-                segments[-1] = Segment(s.low, s.low, segments[-1].cost + s.cost, rows)
-            else:
-                segments.append(s)
+            if segments and segments[-1].low == s.low:
+                in_parts.add(s.low)
+                s = replace(s, cost=s.cost + segments.pop().cost)  # noqa: PLW2901
+            segments.append(s)
+    for i, s in enumerate(segments):
+        if s.low in in_parts:
+            segments[i] = replace(s, rows=tuple(reader.count_rows(Slice(s.low, s.low))))
     for group, c in counts.items():
         c.check(f"group {group}")
     return Measured(counts, tuple(segments), reader.bytes_read)

@@ -14,7 +14,7 @@ from dovetail_proto.ids import GroupId
 from dovetail_proto.spill_format import SpillStore
 
 COUNT_BYTES = 256 << 20
-"""Memory for counting: four million rows at once."""
+"""Memory for counting: two million rows at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ def verify(*stores: SpillStore) -> OwedReport:
 
 
 def _report(catalog: Catalog) -> OwedReport:
-    with OpenFiles(catalog) as files:
-        counts = measure(catalog, files, Slice(0, HASH_MAX), COUNT_BYTES).counts
+    with OpenFiles(catalog, COUNT_BYTES) as files:
+        counts = measure(catalog, files, Slice(0, HASH_MAX), COUNT_BYTES // 2).counts
     found = []
     for group in catalog.groups:
         c = counts.get(group, Counts())

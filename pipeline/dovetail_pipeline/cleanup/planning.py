@@ -64,11 +64,11 @@ def plan_from_estimate(expected: Estimate, workers: int) -> CleanupPlan:
     return CleanupPlan(tuple(pack_bins(expected.segments, workers)), None)
 
 
-def plan_bins(catalog: Catalog, workers: int, budget_bytes: int) -> list[Bin]:
+def plan_bins(catalog: Catalog, workers: int, memory_bytes: int) -> list[Bin]:
     """The bins for `workers` that work at once, planned in this process."""
     expected = estimate(catalog)
     if not counting_pays(expected):
         return list(plan_from_estimate(expected, workers).bins)
-    with OpenFiles(catalog) as files:
-        measured = measure(catalog, files, Slice(0, HASH_MAX), budget_bytes)
+    with OpenFiles(catalog, memory_bytes) as files:
+        measured = measure(catalog, files, Slice(0, HASH_MAX), 2 * memory_bytes // 5)
     return list(plan_from_counts([measured], workers).bins)

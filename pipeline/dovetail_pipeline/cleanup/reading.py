@@ -27,7 +27,10 @@ ROW_OVERHEAD_BYTES = 56
 generation before and after (8), its number as sorted and as kept (16), the key's ranges (8)."""
 
 READ_BYTES_MAX = 8 << 20
-"""Rows decoded by one call. One call per row group would cost a third of the reading."""
+"""Rows decoded by one call, if memory is ample. One call per row group would cost a third more."""
+
+READ_SHARE = 8
+"""Rows decoded by one call take at most the budget divided by this."""
 
 
 class TooLarge(Exception):  # noqa: N818 - not an error: the slice will be cut
@@ -99,7 +102,7 @@ class SliceReader:
     def _read_input(self, index: int, hit: Pieces, part: Slice, budget: _Budget) -> _InputRows:
         rows = _InputRows(self._columns[index])
         if part.rows is None:
-            for batch in _batches(hit):
+            for batch in _batches(hit, budget.read_bytes):
                 rows.add(self._decode(index, batch, part), self._bijective)
                 budget.spend(rows)
             return rows
@@ -149,16 +152,14 @@ class SliceReader:
         return decoded.cut(first, last - first)
 
 
-def _batches(hit: Pieces) -> Iterator[Pieces]:
+def _batches(hit: Pieces, size_max: int) -> Iterator[Pieces]:
     """The row groups of a hit, by file and in hash order, in batches of bounded size."""
     order = np.lexsort((hit.row_group, hit.hash_min, hit.file))
     hit = hit.pick(order)
     begin = 0
     size = 0
     for p in range(hit.rows.size):
-        if p > begin and (
-            hit.file[p] != hit.file[begin] or size + hit.memory_bytes[p] > READ_BYTES_MAX
-        ):
+        if p > begin and (hit.file[p] != hit.file[begin] or size + hit.memory_bytes[p] > size_max):
             yield hit.pick(np.arange(begin, p))
             begin, size = p, 0
         size += int(hit.memory_bytes[p])
@@ -223,6 +224,7 @@ class _InputRows:
 class _Budget:
     def __init__(self, left_bytes: int) -> None:
         self._left = left_bytes
+        self.read_bytes = min(left_bytes // READ_SHARE, READ_BYTES_MAX)
         self._inputs: list[_InputRows] = []
 
     def spend(self, rows: _InputRows) -> None:

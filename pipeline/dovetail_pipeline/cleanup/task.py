@@ -6,14 +6,12 @@ then a marker. Run twice, even at once, it leaves the same files.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 
-import pyarrow as pa
-
 from dovetail_pipeline.cleanup.bins import Bin
 from dovetail_pipeline.cleanup.catalog import Catalog
+from dovetail_pipeline.cleanup.delivery import Delivery
 from dovetail_pipeline.cleanup.files import OpenFiles
 from dovetail_pipeline.cleanup.ledger import BinResult, Ledger
 from dovetail_pipeline.cleanup.reading import SliceReader
@@ -21,7 +19,6 @@ from dovetail_pipeline.cleanup.results import owed_batches
 from dovetail_pipeline.cleanup.terms import delta_terms
 from dovetail_pipeline.cleanup.walking import read_in_parts
 from dovetail_processor.expressions import above_join
-from dovetail_processor.sinks import CountingSink, ParquetSink, Sink
 from dovetail_proto.errors import MemoryLimitError
 
 Tick = Callable[[int, int], None]
@@ -37,15 +34,15 @@ ROW_GROUP_BYTES_MAX = 8 << 20
 def row_budget(memory_bytes: int) -> int:
     """How much of a task's memory the rows of a part may take; MemoryLimitError if too little.
 
-    Half: a quarter is for results on their way (a batch as gathered, as evaluated, and the sink's
-    row group as held and as encoded), the rest for decoding and what allocators keep.
+    Two fifths: one is for footers, one for results on their way (a batch as gathered, as evaluated,
+    and the sink's row group as held and as encoded), one for decoding and what allocators keep.
     """
     if memory_bytes < MEMORY_BYTES_MIN:
         raise MemoryLimitError(
             f"clean-up with {memory_bytes} bytes per worker: too little to work with",
             remedy=f"give at least {MEMORY_BYTES_MIN >> 20} MB for each worker",
         )
-    return min(memory_bytes // 2, 1 << 30)  # Arrow text columns end at 2 GB
+    return min(2 * memory_bytes // 5, 1 << 30)  # Arrow text columns end at 2 GB
 
 
 def run_bin(
@@ -66,7 +63,9 @@ def run_bin(
     names = [[name for i, name in plan.joined_columns() if i == j] for j in range(len(plan.inputs))]
     reader = SliceReader(catalog, files, names)
     evaluator = above_join(plan)
-    sink = _LazySink(plan.output_schema, b, output, batch_bytes)
+    ledger = Ledger(catalog, output)
+    row_group_bytes = min(batch_bytes, ROW_GROUP_BYTES_MAX)
+    sink = Delivery(plan.output_schema, b.name, ledger.output, row_group_bytes)
     combinations = 0
     bytes_read = 0
     try:
@@ -91,44 +90,5 @@ def run_bin(
         bytes_read=reader.bytes_read,
         seconds=time.monotonic() - started,
     )
-    Ledger(catalog, output).finish(b, result)
+    ledger.finish(b, result)
     return result
-
-
-class _LazySink:
-    """A sink that is made when results come, so that a bin without any leaves no empty file."""
-
-    def __init__(self, schema: pa.Schema, b: Bin, output: str | None, batch_bytes: int) -> None:
-        self._schema = schema
-        self._bin = b
-        self._output = output
-        self._row_group_bytes = min(batch_bytes, ROW_GROUP_BYTES_MAX)
-        self._sink: Sink | None = None
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        if batch.num_rows == 0:
-            return
-        if self._sink is None:
-            self._sink = (
-                CountingSink(self._schema)
-                if self._output is None
-                else ParquetSink(
-                    self._output,
-                    self._schema,
-                    prefix=self._bin.name,
-                    row_group_bytes=self._row_group_bytes,
-                )
-            )
-        self._sink.write(batch)
-
-    def close(self) -> tuple[int, int, tuple[tuple[str, int], ...]]:
-        """Rows, checksum, and files with their sizes."""
-        if self._sink is None:
-            return 0, 0, ()
-        totals = self._sink.close()
-        files = tuple((os.path.basename(f), os.path.getsize(f)) for f in totals.files)
-        return totals.rows, totals.checksum, files
-
-    def abort(self) -> None:
-        if self._sink is not None:
-            self._sink.abort()

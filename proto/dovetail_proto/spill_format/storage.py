@@ -3,9 +3,11 @@
 The one thing asked of a storage is that a published name holds either all of its bytes or does not
 exist, also after a crash at any byte:
 
-    local      write to `<name>.tmp`, fsync, rename, fsync the folder
-    HDFS, …    write to `<name>.tmp`, close, rename
+    local      write to `<name>.….tmp`, fsync, rename, fsync the folder
+    HDFS, …    write to `<name>.….tmp`, close, rename
     S3, …      an object appears when its upload ends; there is no rename and none is needed
+
+A temporary name is used once: two processes that write the same name meet only in the rename.
 
 Large files are first written as a *scratch* file on a local disk, so that their checksums can be
 taken from what the disk holds, and then published.
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -97,6 +100,10 @@ def open_storage(root: str) -> Storage:
     return RemoteStorage(fs, path, uri=root)
 
 
+def _temporary(name: str) -> str:
+    return f"{name}.{secrets.token_hex(4)}{TMP_SUFFIX}"
+
+
 class LocalStorage:
     """A folder on this machine. Subclasses may override the few calls that change the disk."""
 
@@ -122,7 +129,7 @@ class LocalStorage:
 
     def scratch(self, name: str) -> str:
         """Return the path beside the final one, so that publishing is a rename."""
-        path = self.root / (name + TMP_SUFFIX)
+        path = self.root / _temporary(name)
         if not path.parent.is_dir():
             self.make_folder(path.parent)
         return str(path)
@@ -271,7 +278,7 @@ class RemoteStorage:
 
     def _put(self, name: str, parts: Iterator[bytes]) -> None:
         final = self._at(name)
-        first = final + TMP_SUFFIX if self._renames else final
+        first = _temporary(final) if self._renames else final
         if self._renames:
             self._fs.create_dir(final.rpartition("/")[0], recursive=True)
         with self._fs.open_output_stream(first) as out:

@@ -1,0 +1,81 @@
+"""Which stores a clean-up is about, and where the results of each go.
+
+A place is a store or a folder of stores, as a day's runs of several queries leave them. Each store
+is one run and is cleaned up by itself: rows of different runs never meet.
+
+    one store        OUTPUT/phase=cleanup/part-….parquet
+    several stores   OUTPUT/<query>/<store>/phase=cleanup/part-….parquet
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dovetail_proto.errors import ConfigError, SpillError
+from dovetail_proto.spill_format import SpillStore, open_storage
+from dovetail_proto.spill_format.records import QUERY_FILE
+
+CLEANUP_PHASE = "phase=cleanup"
+"""The folder, below a run's output, of what its clean-up produced."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCleanup:
+    """One store to clean up."""
+
+    store: SpillStore
+    output: str | None  # the folder of its own that its results go to; None only counts them
+
+
+def find_cleanups(
+    places: Sequence[str], *, query: str | None = None, output: str | None = None
+) -> list[StoreCleanup]:
+    """What to clean up at these places, in their order, then by name.
+
+    `query` takes only the stores of the query with this name. `output` None is each run's own
+    output; "none" only counts. SpillError if there is no store at a place, ConfigError if none is
+    left or a run's output is not known.
+    """
+    stores = [store for place in places for store in _stores_at(place)]
+    chosen = [s for s in stores if query is None or s.plan.name == query]
+    if not chosen:
+        names = ", ".join(sorted({s.plan.name for s in stores}))
+        raise ConfigError(
+            f"no spill store of query {query!r} at {', '.join(places)}",
+            remedy=f"there are stores of: {names}",
+        )
+    return [StoreCleanup(s, _output_of(s, output, alone=len(chosen) == 1)) for s in chosen]
+
+
+def below(output: str) -> str:
+    """Where the results of a clean-up go, given a run's output."""
+    return f"{output.rstrip('/')}/{CLEANUP_PHASE}"
+
+
+def _stores_at(place: str) -> list[SpillStore]:
+    storage = open_storage(place)
+    try:
+        if not storage.exists(QUERY_FILE):
+            names = [n for n in storage.names("") if storage.exists(f"{n}/{QUERY_FILE}")]
+            if names:
+                return [SpillStore.open(f"{place.rstrip('/')}/{n}") for n in names]
+    except OSError as e:
+        raise SpillError(f"spill store {place}: cannot be read: {e}", remedy="check it") from e
+    return [SpillStore.open(place)]  # which says what is wrong if this is no store either
+
+
+def _output_of(store: SpillStore, output: str | None, *, alone: bool) -> str | None:
+    if output == "none":
+        return None
+    if output is None:
+        recorded = store.run_record().output
+        if recorded is None:
+            raise ConfigError(
+                f"the run of {store.root!r} only counted its results",
+                remedy="name a folder for the owed ones with --output, or --output none",
+            )
+        return below(recorded)
+    if alone:
+        return below(output)
+    return below(f"{output.rstrip('/')}/{store.plan.name}/{store.root.rsplit('/', 1)[-1]}")
