@@ -14,10 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-import sim_processor
-from sim_manager import SimStore
-from sim_processor import SimProcessor
-
 from dovetail_manager.membership import Membership
 from dovetail_manager.moves.coordinator import Coordinator
 from dovetail_manager.moves.journal import Journal
@@ -34,6 +30,9 @@ from dovetail_processor.moves.participant import Participant
 from dovetail_processor.moves.receiver import Receiver
 from dovetail_processor.moves.sender import Sender
 from dovetail_processor.moves.split_host import SplitHost
+from kit import sim_processor
+from kit.sim_manager import SimStore
+from kit.sim_processor import SimProcessor
 
 
 @dataclass(frozen=True, slots=True)

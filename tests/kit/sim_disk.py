@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sim_join import SimGroup
-from sim_world import World
 
 from dovetail_processor.adaptation.disk import bytes_to_push
 from dovetail_processor.adaptation.victims import GroupStats, VictimOrder, choose_victims
 from dovetail_processor.moves.participant import Participant
 from dovetail_proto.ids import Epoch
 from dovetail_proto.messages import Pushed, PushPartitions
+from kit.sim_join import SimGroup
+from kit.sim_world import World
 
 if TYPE_CHECKING:
-    from sim_run import Scenario
+    from kit.sim_run import Scenario
 
 
 class SimDisk:

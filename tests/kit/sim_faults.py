@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sim_processor import SimProcessor
+from kit.sim_processor import SimProcessor
 
 if TYPE_CHECKING:
-    from sim_run import Scenario
+    from kit.sim_run import Scenario
 
 LOAD_S = 18.0
 """How long faults happen; sources are done, or stopped by back pressure, within it."""

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from sim_run import run_seed
+from kit.sim_run import run_seed
 
 BATCH = 50
 """Seeds per task: a second or less, so that progress shows and no worker idles for long."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sim_world import Violation, World
-
 from dovetail_manager.moves.journal import Write
 from dovetail_manager.moves.protocol import MoveEnded, Send, StepDown
 from dovetail_manager.steering import Output, Steering, SteeringSettings
 from dovetail_proto.errors import Refusal
 from dovetail_proto.ids import Epoch, ProcessorId
 from dovetail_proto.partition_map import map_from_json
+from kit.sim_world import Violation, World
 
 STORE_DELAY_S = 0.01
 STORE_TIMEOUT_S = 0.5

@@ -5,10 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sim_disk import SimDisk
-from sim_join import SimGroup, Tuple, decode_groups, encode_groups
-from sim_split import SimSplits
-from sim_world import Violation, World
 
 from dovetail_processor.adaptation.victims import (
     choose_groups_to_move,
@@ -46,9 +42,13 @@ from dovetail_proto.messages import (
     Refused,
     StopQuery,
 )
+from kit.sim_disk import SimDisk
+from kit.sim_join import SimGroup, Tuple, decode_groups, encode_groups
+from kit.sim_split import SimSplits
+from kit.sim_world import Violation, World
 
 if TYPE_CHECKING:
-    from sim_run import Scenario
+    from kit.sim_run import Scenario
 
 WINDOW_BYTES = 6
 """Credit per link: small, so that links run dry and tuples wait at the split."""

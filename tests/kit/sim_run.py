@@ -14,12 +14,6 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from sim_faults import LOAD_S, plan_faults
-from sim_join import Result, Tuple, oracle, owed
-from sim_manager import SimManager, SimStore
-from sim_processor import SimProcessor, split_name
-from sim_world import Faults, Violation, World, tell_story
-
 from dovetail_manager.adaptation.admission import Admission
 from dovetail_manager.adaptation.initial import distribute, place_splits
 from dovetail_manager.adaptation.policies import POLICIES
@@ -31,6 +25,11 @@ from dovetail_manager.queries import Query, member_to_json
 from dovetail_manager.steering import SteeringSettings
 from dovetail_proto.ids import ProcessorId, QueryName
 from dovetail_proto.partition_map import PartitionMap, map_from_json
+from kit.sim_faults import LOAD_S, plan_faults
+from kit.sim_join import Result, Tuple, oracle, owed
+from kit.sim_manager import SimManager, SimStore
+from kit.sim_processor import SimProcessor, split_name
+from kit.sim_world import Faults, Violation, World, tell_story
 
 HEAL_S_MAX = 200.0
 """Longer than any chain of resends and deadlines of a quiet network."""

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from sim_join import Tuple
-from sim_world import World
-
 from dovetail_processor.moves.link import Outbox
 from dovetail_processor.moves.participant import Participant
 from dovetail_proto.ids import GroupId, SplitId
 from dovetail_proto.messages import EndOfMovedPartitions
+from kit.sim_join import Tuple
+from kit.sim_world import World
 
 if TYPE_CHECKING:
-    from sim_run import Scenario
+    from kit.sim_run import Scenario
 
 BACKLOG_MAX = 24
 """Tuples that a split keeps before it stops its source."""

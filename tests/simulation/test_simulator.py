@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from sim_main import run_range
-from sim_run import run_seed
+
+from kit.sim_main import run_range
+from kit.sim_run import run_seed
 
 SEEDS = 2000
 BATCH = 50

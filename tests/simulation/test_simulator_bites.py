@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from sim_bugs import BUGS, planted
-from sim_run import run_seed
-from sim_world import Violation
+
+from kit.sim_bugs import BUGS, planted
+from kit.sim_run import run_seed
+from kit.sim_world import Violation
 
 
 @pytest.mark.parametrize("name", BUGS)

@@ -21,17 +21,10 @@ from dovetail_manager.moves.protocol import (
     Phase,
     StepDown,
 )
-from dovetail_manager.moves.requests import (
-    owner_of,
-)
+from dovetail_manager.moves.requests import owner_of
 from dovetail_manager.moves.steps import NEVER, MoveSteps
 from dovetail_proto.errors import Domain, Refusal
-from dovetail_proto.ids import (
-    GroupId,
-    MoveId,
-    ProcessorId,
-    move_id,
-)
+from dovetail_proto.ids import GroupId, MoveId, ProcessorId, move_id
 from dovetail_proto.messages import (
     Deactivated,
     MoveFinished,

@@ -32,20 +32,8 @@ from dovetail_manager.moves.requests import (
     reactivation,
 )
 from dovetail_proto.errors import Domain, Refusal
-from dovetail_proto.ids import (
-    Epoch,
-    MapVersion,
-    MoveId,
-    ProcessorId,
-    QueryName,
-    SplitId,
-)
-from dovetail_proto.messages import (
-    MoveRef,
-    PartitionsToMove,
-    Reactivated,
-    Refused,
-)
+from dovetail_proto.ids import Epoch, MapVersion, MoveId, ProcessorId, QueryName, SplitId
+from dovetail_proto.messages import MoveRef, PartitionsToMove, Reactivated, Refused
 from dovetail_proto.partition_map import PartitionMap
 
 NEVER = float("inf")
@@ -59,7 +47,10 @@ class MoveSettings:
     """An unanswered message is repeated; ten round trips of a loaded network are below it."""
 
     step_timeout_s: float = 10.0
-    """A chunk without progress is given up before its tuples are held back for longer."""
+    """A step without an answer for this long is given up, so that tuples are not held back."""
+
+    transfer_bytes_per_s_min: int = 50 << 20
+    """What a chunk may take to travel on top of that: a twentieth of what grpcio moves."""
 
     chunk_bytes: int = 16 << 20
     """Groups travel together up to this size: 16 ms at 1 GB/s, far below the 100 ms that a
@@ -126,7 +117,8 @@ class MoveSteps:
 
     def _order_sending(self, move: Move, chunk: Chunk, now_s: float) -> list[Instruction]:
         chunk.state, chunk.waiting = ChunkState.SENDING, {move.receiver}
-        chunk.deadline_s = now_s + self.settings.step_timeout_s
+        travel_s = chunk.size_bytes / self.settings.transfer_bytes_per_s_min
+        chunk.deadline_s = now_s + self.settings.step_timeout_s + travel_s
         return self._send(move, chunk, {move.sender}, now_s)
 
     def _commit(self, move: Move, chunk: Chunk) -> Persist:
