@@ -47,6 +47,10 @@ def _root(
 
 def main() -> NoReturn:
     """The `dovetail` program."""
+    if sys.platform == "linux":
+        # Before Arrow is loaded: its readers take their memory from the default pool, and this one
+        # gives it back (see `dovetail_processor.allocators`).
+        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
     sys.exit(run_command(sys.argv[1:]))
 
 

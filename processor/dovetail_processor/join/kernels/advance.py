@@ -280,12 +280,14 @@ def advance(
                     cursor[ROW] = r
                     return MEMORY_SHORT
                 for j in range(n):
-                    if j != i:
+                    if j != i and load(words, slot + head + j) == 0:
+                        matched = False
+                        break
+                if matched:
+                    for j in range(n):
                         position = load(words, slot + head + j)
                         cursor[POSITIONS + j] = position
                         cursor[POSITIONS + n + j] = position
-                        if position == 0:
-                            matched = False
             if matched:
                 before = k
                 k, ended = _combine(m, out_at, capacity, cursor_at, i, n, np.int64(rows_at[r]), k)
@@ -295,8 +297,9 @@ def advance(
                     cursor[MID_ROW] = 1
                     cursor[ROW] = r
                     return CHUNK_FULL
-            resumed = False
-            cursor[MID_ROW] = 0
+            if resumed:
+                resumed = False
+                cursor[MID_ROW] = 0
             _link(m, slot + head + i, np.int64(rows_at[r]), g * n + i)
         here, ahead = ahead, here
         growths = growths_ahead
