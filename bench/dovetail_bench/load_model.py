@@ -93,7 +93,7 @@ class Trace:
     forced_bytes: list[int] = field(default_factory=list)
     produced: list[float] = field(default_factory=list)
     held_up_bytes: list[int] = field(default_factory=list)  # not taken in: memory was full
-    decision_s: list[float] = field(default_factory=list)  # policy, choice of groups, new owners
+    decision_cpu_s: list[float] = field(default_factory=list)  # policy, choices, new owners
     groups_moved: int = 0
     moved_again: int = 0  # groups that moved twice within the settling time: must be 0
 
@@ -139,9 +139,9 @@ class LoadModel:
         """Grow, push where memory is full, then one adaptation round."""
         self.interval += 1
         produced = self._grow()
-        started = time.perf_counter()
+        started = time.thread_time()
         moves, moved, forced = self._adapt(produced)
-        self.trace.decision_s.append(time.perf_counter() - started)
+        self.trace.decision_cpu_s.append(time.thread_time() - started)
         self.trace.moves.append(moves)
         self.trace.moved_bytes.append(moved)
         self.trace.forced_bytes.append(forced)

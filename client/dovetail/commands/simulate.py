@@ -89,7 +89,7 @@ def _summary(trace: Trace) -> dict[str, float]:
         "forced_bytes_total": sum(trace.forced_bytes),
         "held_up_bytes_total": sum(trace.held_up_bytes),
         "produced_total": sum(trace.produced),
-        "decision_s_max": max(trace.decision_s),
+        "decision_cpu_s_max": max(trace.decision_cpu_s),
     }
 
 
@@ -114,7 +114,7 @@ def _print(base: ModelSettings, traces: list[Trace]) -> None:
             f"{s['forced_bytes_total'] / 1e9:.1f}",
             f"{s['held_up_bytes_total'] / 1e9:.1f}",
             f"{s['produced_total'] / best:.0%}",
-            f"{s['decision_s_max']:.2f}",
+            f"{s['decision_cpu_s_max']:.2f}",
         )
     console = Console()
     console.print(
@@ -125,7 +125,7 @@ def _print(base: ModelSettings, traces: list[Trace]) -> None:
     console.print(
         "\nspread: standard deviation of memory used, as share of the limit, second half\n"
         "moved, pushed, ordered (pushed by the manager's order), kept out (memory full): GB\n"
-        "again: groups moved twice within five intervals · decide: longest decision, s\n"
+        "again: groups moved twice within five intervals · decide: longest decision, CPU s\n"
         "output: combinations before the clean-up, relative to the best policy here"
     )
 
@@ -158,7 +158,7 @@ def _plot(base: ModelSettings, traces: list[Trace], path: Path) -> None:
     )
     figure.tight_layout()
     try:
-        figure.savefig(path)
+        figure.savefig(path, dpi=75)
     except (OSError, ValueError) as e:
         raise OutputError(
             f"cannot draw to {path}: {e}", remedy="use a .png, .svg or .pdf file"

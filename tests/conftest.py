@@ -1,0 +1,13 @@
+"""What holds for all tests: property tests try the same examples every time, however long."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "dovetail",
+    derandomize=True,  # a red test must be red again
+    deadline=None,  # a busy machine is no failure
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("dovetail")
