@@ -40,7 +40,7 @@ $(STAMP): pyproject.toml
 	@test -x $(BIN)/python && $(BIN)/python -m pip --version >/dev/null 2>&1 || .ci/make-venv "$(PYTHON)" $(VENV)
 	@# Dependency groups (PEP 735) need a newer pip than many systems ship.
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[spark]' --group dev
 	@touch $@
 
 demo: setup ## Join three streams with a quarter of the memory they need, and check the answer

@@ -58,7 +58,8 @@ class Files:
         place = f"--output={results if output else 'none'}"
         try:
             measured = run_command(
-                [*command, *declared, place, *flags, "--json"], one_core=one_core
+                [*command, *declared, place, "--cleanup=local", *flags, "--json"],
+                one_core=one_core,
             )
         finally:
             shutil.rmtree(results, ignore_errors=True)

@@ -13,19 +13,20 @@ clean-up that fails leaves both, because it can be resumed.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from dovetail.cleaning import CleanupMeans, On, clean_up, cleanup_command
 from dovetail.memory import PeakMemory
-from dovetail.places import CLEANUP_PHASE, Places
+from dovetail.places import Places
 from dovetail.progress import Watcher
 from dovetail_manager.planner import plan_query
-from dovetail_pipeline.cleanup import CleanupResult, Progress, run_local
-from dovetail_pipeline.cleanup.task import MEMORY_BYTES_MIN as CLEANUP_BYTES_MIN
+from dovetail_pipeline.cleanup import CleanupResult
+from dovetail_pipeline.cleanup.stores import StoreCleanup
+from dovetail_pipeline.spark.session import why_unavailable
 from dovetail_processor.engine import Engine, EngineSettings, RunSummary
 from dovetail_processor.memory import shares
 from dovetail_processor.sinks import CountingSink, ParquetSink
@@ -33,7 +34,6 @@ from dovetail_processor.sources import FileSource, open_source
 from dovetail_proto.errors import DovetailError, Interrupted
 from dovetail_proto.ids import check_name
 from dovetail_proto.query import PARTITIONS_DEFAULT, QueryPlan
-from dovetail_proto.spill_format import SpillStore
 
 MEMORY_BYTES_DEFAULT = 1 << 30
 """Fits beside other programs on any machine of today, and most joins need no disk within it."""
@@ -55,7 +55,7 @@ class RunRequest:
     victims: str = "least-productive"
     push_share: float = PUSH_SHARE_DEFAULT
     partitions: int = PARTITIONS_DEFAULT
-    cleanup: str = "local"  # or "none": keep the spill store for later
+    cleanup: On | Literal["none"] = "spark"  # "none": keep the spill store for later
     spill_dir: str | None = None  # path or URI; None: temporary, removed in the end
 
 
@@ -78,6 +78,7 @@ class RunReport:
     memory_limit_bytes: list[int]
     seconds_run: float
     seconds_cleanup: float
+    seconds_spark_start: float  # a part of seconds_cleanup; 0 where Spark was not needed
     output: str  # the folder, or "none"
     cleanup: str
     spill_dir: str | None  # None once it is removed
@@ -128,6 +129,8 @@ def run_query(
     clean-up, which can be resumed with `dovetail cleanup`.
     """
     watcher = watcher or Watcher()
+    if request.cleanup == "spark" and (problem := why_unavailable()):
+        raise problem  # now, not after hours
     prepared = prepare(request)
     watcher.planned(prepared.plan)
     places = Places.claim(
@@ -141,13 +144,13 @@ def run_query(
             raise
         pushed = places.store.pushes() if places.store else []
         spilled_groups = len({group for push in pushed for group in push.groups})
-        cleaned = None
+        cleaned, start = None, 0.0
         if summary.pushes == 0:
             places.drop_temporary_store()
         elif summary.interrupted or request.cleanup == "none":
             pass
         else:
-            cleaned = _clean_up(request, places, watcher, stop)
+            cleaned, start = _clean_up(request, request.cleanup, places, watcher, stop)
             places.drop_temporary_store()
     report = _report(
         request,
@@ -155,6 +158,7 @@ def run_query(
         places,
         summary,
         cleaned=cleaned,
+        seconds_spark_start=start,
         spilled_groups=spilled_groups,
         peak_rss_bytes=memory.peak_bytes,
     )
@@ -167,56 +171,6 @@ def run_query(
             **report.to_dict(),
         )
     return report
-
-
-def clean_up_store(
-    spill_dir: str,
-    output: Path | None,
-    *,
-    memory_bytes: int = MEMORY_BYTES_DEFAULT,
-    watcher: Watcher | None = None,
-    stop: Callable[[], bool] | None = None,
-) -> CleanupResult:
-    """Produce what a closed spill store owes, below `output`; None only counts.
-
-    Goes on where an earlier call was stopped; after the end it does nothing and returns the same.
-    """
-    return run_local(
-        SpillStore.open(spill_dir),
-        None if output is None else output / CLEANUP_PHASE,
-        **_cleanup_means(memory_bytes),
-        progress=_watched(watcher or Watcher(), stop),
-    )
-
-
-def _watched(watcher: Watcher, stop: Callable[[], bool] | None) -> Callable[[Progress], None]:
-    """Tell the watcher; end the clean-up as Ctrl-C does once `stop` is true."""
-
-    def tell(progress: Progress) -> None:
-        watcher.cleaning(progress)
-        if stop is not None and stop():
-            raise KeyboardInterrupt
-
-    return tell
-
-
-def cleanup_command(spill_dir: str | None, output: str) -> str:
-    """What to type to produce the results that a spill store owes."""
-    return f"dovetail cleanup {spill_dir} --output {output}"
-
-
-def _cleanup_means(memory_bytes: int) -> dict[str, int]:
-    """One process per core that this process may use, as far as memory reaches.
-
-    A run works with less memory than a clean-up can; one process then takes the least it needs.
-    """
-    affine = hasattr(os, "sched_getaffinity")
-    cores = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1
-    memory_bytes = max(memory_bytes, CLEANUP_BYTES_MIN)
-    return {
-        "workers": min(cores, memory_bytes // CLEANUP_BYTES_MIN),
-        "memory_bytes": memory_bytes,
-    }
 
 
 def _run(
@@ -255,18 +209,22 @@ def _run(
 
 def _clean_up(
     request: RunRequest,
+    on: On,
     places: Places,
     watcher: Watcher,
     stop: Callable[[], bool] | None,
-) -> CleanupResult:
+) -> tuple[CleanupResult, float]:
+    """What it produced, and the seconds that Spark took to start."""
     assert places.store is not None
+    results = None if places.cleanup_results is None else str(places.cleanup_results)
     try:
-        return run_local(
-            places.store,
-            places.cleanup_results,
-            **_cleanup_means(request.memory_bytes),
-            progress=_watched(watcher, stop),
+        cleaned = clean_up(
+            [StoreCleanup(places.store, results)],
+            CleanupMeans(on, request.memory_bytes),
+            watcher=watcher,
+            stop=stop,
         )
+        return cleaned.results[0], cleaned.seconds_spark_start
     except DovetailError as e:
         output = "none" if request.output is None else str(request.output)
         again = f"run `{cleanup_command(places.spill_dir, output)}` to go on where it stopped"
@@ -281,6 +239,7 @@ def _report(
     summary: RunSummary,
     *,
     cleaned: CleanupResult | None,
+    seconds_spark_start: float,
     spilled_groups: int,
     peak_rss_bytes: int,
 ) -> RunReport:
@@ -302,6 +261,7 @@ def _report(
         memory_limit_bytes=[request.memory_bytes],
         seconds_run=summary.seconds,
         seconds_cleanup=cleaned.seconds if cleaned else 0.0,
+        seconds_spark_start=seconds_spark_start,
         output="none" if request.output is None else str(request.output),
         cleanup=request.cleanup,
         spill_dir=places.spill_dir,

@@ -15,13 +15,13 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dovetail_pipeline.cleanup.stores import CLEANUP_PHASE
 from dovetail_processor.sinks import prepare_output
 from dovetail_proto.errors import SpillError
 from dovetail_proto.query import QueryPlan
 from dovetail_proto.spill_format import SpillStore
 
 RUN_PHASE = "phase=run"
-CLEANUP_PHASE = "phase=cleanup"
 
 
 @dataclass(slots=True)

@@ -63,6 +63,9 @@ class Watcher:
     def running(self, progress: RunProgress) -> None:
         """The run goes on."""
 
+    def noted(self, line: str) -> None:
+        """Something takes a while before the clean-up can go on."""
+
     def cleaning(self, progress: CleanupProgress) -> None:
         """The clean-up goes on."""
 
@@ -115,6 +118,10 @@ class PlainLines(Watcher):
                 f"({format_bytes(progress.spilled_bytes)})"
             )
 
+    def noted(self, line: str) -> None:
+        """Something takes a while before the clean-up can go on."""
+        _line(f"clean-up: {line}")
+
     def cleaning(self, progress: CleanupProgress) -> None:
         """The clean-up goes on."""
         if self._seldom.due():
@@ -143,6 +150,10 @@ class Panel(Watcher):
         """The run goes on."""
         if self._seldom.due():
             self._live.update(self._picture(progress))
+
+    def noted(self, line: str) -> None:
+        """Something takes a while before the clean-up can go on."""
+        self._live.update(f"clean-up: {line} …")
 
     def cleaning(self, progress: CleanupProgress) -> None:
         """The clean-up goes on."""

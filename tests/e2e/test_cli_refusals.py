@@ -23,7 +23,7 @@ from kit.trades import SQL, streams, write_all
 
 TABLES = streams(rows=2_000, symbols=300)
 
-SMALL = ("--memory", "4MB", "--partitions", "40")
+SMALL = ("--memory", "4MB", "--partitions", "40", "--cleanup", "local")
 """A limit that 60 000 rows a stream exceed; few groups, so that pushes are quick."""
 
 
@@ -313,7 +313,9 @@ def test_a_tuple_that_fans_out_to_a_million_rows_is_no_error(tmp_path: Path) -> 
     many = pa.table({"k": [7] * 1000, "b": [f"value {i}" for i in range(1000)]})
     inputs = write_all({"p": many, "q": many, "r": one}, tmp_path, "parquet")
     sql = "SELECT p.b, q.b AS c, r.a FROM p JOIN q USING (k) JOIN r USING (k)"
-    done = dovetail("run", "-", *inputs, "--output=none", "--memory=8MB", "--json", stdin=sql)
+    done = dovetail(
+        "run", "-", *inputs, "--output=none", "--memory=8MB", "--cleanup=local", "--json", stdin=sql
+    )
     assert done.code == 0, done.err
     assert done.json["results_run"] + done.json["results_cleanup"] == 1_000_000
     assert max(done.json["peak_state_bytes"]) <= 8_000_000

@@ -16,7 +16,7 @@ from kit.trades import SQL, streams, write_all
 TABLES = streams()
 LARGE = streams(rows=60_000, symbols=9_000)
 
-SMALL = ("--memory", "4MB", "--partitions", "40")
+SMALL = ("--memory", "4MB", "--partitions", "40", "--cleanup", "local")
 """A limit that LARGE exceeds three times; few groups, so that pushes are quick."""
 
 REPORTED = {
@@ -33,6 +33,7 @@ REPORTED = {
     "memory_limit_bytes": list,
     "seconds_run": float,
     "seconds_cleanup": float,
+    "seconds_spark_start": float,
     "output": str,
 }
 """What scripts rely on: names and types of the report."""
@@ -232,8 +233,8 @@ def test_cleanup_none_keeps_the_store_and_says_how_to_go_on(query: Path, tmp_pat
     assert "owed in all" in dovetail("owed", spill).out
 
     for place in (["--output", out], []):
-        cleaned = dovetail("cleanup", spill, *place, "--json")
+        cleaned = dovetail("cleanup", spill, "--on=local", *place, "--json")
         assert cleaned.code == 0, cleaned.err
         assert cleaned.json["results_cleanup"] > 0
-        assert cleaned.json["output"] == str(out)
+        assert cleaned.json["stores"][0]["output"] == f"{out}/phase=cleanup"
         assert compare(out, SQL, LARGE).equal

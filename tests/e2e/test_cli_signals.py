@@ -15,7 +15,7 @@ from kit.trades import write_all
 WORKLOAD = UniformWorkload(rows=600_000, distinct=150_000)
 """Some seconds of work, so that a signal after the first push always comes in the middle."""
 
-SMALL = ("--memory=8MB", "--partitions=40")
+SMALL = ("--memory=8MB", "--partitions=40", "--cleanup=local")
 """Exceeded after a fraction of the rows."""
 
 
@@ -49,7 +49,7 @@ def test_a_stopped_run_is_closed_and_can_be_cleaned_up(
 
     owed = dovetail("owed", spill, "--json")
     assert owed.code == 0, owed.err
-    cleaned = dovetail("cleanup", spill, "--output=none", "--json")
+    cleaned = dovetail("cleanup", spill, "--on=local", "--output=none", "--json")
     assert cleaned.code == 0, cleaned.err
     assert cleaned.json["results_cleanup"] == owed.json["owed"]
     assert details["results_run"] + owed.json["owed"] == results_of_first_rows(read)
@@ -75,6 +75,6 @@ def test_a_second_signal_quits_at_once(stream_words: list[str], tmp_path: Path) 
     )  # fmt: skip
     assert done.code in (128 + signal.SIGINT, 128 + signal.SIGTERM)
     assert not (spill / "closed.json").exists()
-    refused = dovetail("cleanup", spill, "--output=none")
+    refused = dovetail("cleanup", spill, "--on=local", "--output=none")
     assert refused.code == 6
     assert "Traceback" not in refused.err

@@ -56,7 +56,7 @@ def tiny_bounds(budget_bytes: int, chunk_rows: int) -> Iterator[None]:
     module = "dovetail_pipeline.cleanup"
     with (
         patch(f"{module}.task.row_budget", lambda memory_bytes: budget_bytes),
-        patch(f"{module}.local.row_budget", lambda memory_bytes: budget_bytes),
+        patch(f"{module}.conducting.row_budget", lambda memory_bytes: budget_bytes),
         patch(f"{module}.results.CHUNK_ROWS_MAX", chunk_rows),
         patch(f"{module}.bins.BIN_COST_MIN", 20),
         patch(f"{module}.measuring.SEGMENTS_PER_PART", 5),

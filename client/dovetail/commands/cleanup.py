@@ -1,73 +1,138 @@
-"""`dovetail cleanup`: produces, or goes on producing, what a spill store owes."""
+"""`dovetail cleanup`: produces, or goes on producing, what spill stores owe."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from dovetail.quantities import format_count, parse_bytes
 from dovetail_proto.errors import ConfigError
 
+if TYPE_CHECKING:
+    from dovetail_pipeline.cleanup import CleanupResult
+    from dovetail_pipeline.cleanup.stores import StoreCleanup
+
+On = Literal["spark", "local"]
+
 
 def cleanup(
-    directory: Annotated[str, typer.Argument(metavar="DIR", help="A run's --spill-dir.")],
+    directories: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="DIR…", help="A run's --spill-dir, or a folder of several."),
+    ] = None,
     *,
+    on: Annotated[
+        On | None,
+        typer.Option(help="Who does it; Spark by default where it can run.", show_default=False),
+    ] = None,
+    master: Annotated[
+        str | None, typer.Option(metavar="URL", help="Spark's master, by default local[*].")
+    ] = None,
     output: Annotated[
         str | None,
         typer.Option(
-            metavar="DIR|none",
+            metavar="DIR|URI|none",
             help="Results go to phase=cleanup/ below it; by default the run's output folder.",
         ),
     ] = None,
+    query: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only stores of the query with this name.")
+    ] = None,
     memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="Limit for all clean-up processes together.")
+        str, typer.Option(metavar="SIZE", help="Limit for all clean-up processes of a machine.")
     ] = "1GiB",
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object on standard output, nothing else.")
     ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show what would be done and why; do nothing.")
+    ] = False,
+    entry_point: Annotated[
+        bool, typer.Option("--entry-point", help="Print the file to give to spark-submit.")
+    ] = False,
 ) -> None:
     """Produce the results that pushed state still owes; resumes where it was stopped."""
-    from dovetail.embedded import clean_up_store
+    if entry_point:
+        from dovetail_pipeline.spark.submit import entry_point as path_of
+
+        print(path_of())
+        return
+    if not directories:
+        raise ConfigError("no spill store given", remedy="name the --spill-dir of a run")
+    memory_bytes = parse_bytes(memory, what="--memory")
+    if explain:
+        _explain(directories, query, memory_bytes, as_json=as_json)
+        return
+    from dovetail.cleaning import CleanupMeans, chosen_or_default, clean_up
     from dovetail.interrupts import StopOnSignal
     from dovetail.progress import watch_on_stderr
+    from dovetail_pipeline.cleanup.stores import find_cleanups
+    from dovetail_pipeline.spark.session import MASTER_DEFAULT
 
-    memory_bytes = parse_bytes(memory, what="--memory")
-    place = _output_of(directory) if output is None else output
+    if master is not None and on == "local":
+        raise ConfigError("--master is for Spark", remedy="leave it out, or give --on spark")
+    place = chosen_or_default("spark" if master is not None else on)
+    cleanups = find_cleanups(directories, query=query, output=output)
+    means = CleanupMeans(place, memory_bytes, master or MASTER_DEFAULT)
     with StopOnSignal() as signals, watch_on_stderr(memory_bytes) as watcher:
-        result = clean_up_store(
-            directory,
-            None if place == "none" else Path(place),
-            memory_bytes=memory_bytes,
-            watcher=watcher,
-            stop=signals.asked,
-        )
+        cleaned = clean_up(cleanups, means, watcher=watcher, stop=signals.asked)
+    reports = [_report(c, r) for c, r in zip(cleanups, cleaned.results, strict=True)]
     if as_json:
-        report = {
-            "results_cleanup": result.rows,
-            "checksum": result.checksum,
-            "owed": result.owed,
-            "seconds_cleanup": result.seconds,
-            "output": place,
-        }
-        print(json.dumps(report))
+        print(json.dumps(_whole(reports, cleaned.seconds_spark_start)))
         return
-    print(
-        f"{format_count(result.rows)} results of {format_count(result.owed)} owed combinations "
-        f"in {result.seconds:.2f} s; checksum {result.checksum:016x}; output {place}"
-    )
-
-
-def _output_of(directory: str) -> str:
-    """Where the run that left this store wrote its results."""
-    from dovetail_proto.spill_format import SpillStore
-
-    recorded = SpillStore.open(directory).run_record().output
-    if recorded is None:
-        raise ConfigError(
-            f"the run of {directory!r} only counted its results",
-            remedy="name a folder for the owed ones with --output, or --output none",
+    for r in reports:
+        if r["owed"] == 0:
+            print(f"{r['spill']}: nothing is owed")
+            continue
+        resumed = f", {r['bins_resumed']} of {r['bins']} parts were finished before"
+        print(
+            f"{format_count(r['results_cleanup'])} results of {format_count(r['owed'])} owed "
+            f"combinations in {r['seconds_cleanup']:.2f} s"
+            f"{resumed if r['bins_resumed'] else ''}; checksum {r['checksum']:016x}; "
+            f"output {r['output']}"
         )
-    return recorded
+
+
+def _report(cleanup: StoreCleanup, result: CleanupResult) -> dict[str, Any]:
+    return {
+        "query": cleanup.store.plan.name,
+        "spill": cleanup.store.root,
+        "output": cleanup.output or "none",
+        "results_cleanup": result.rows,
+        "checksum": result.checksum,
+        "owed": result.owed,
+        "bins": result.bins,
+        "bins_resumed": result.bins_resumed,
+        "seconds_cleanup": result.seconds,
+    }
+
+
+def _whole(reports: Sequence[dict[str, Any]], seconds_spark_start: float) -> dict[str, Any]:
+    """The totals of all stores, and each store by itself."""
+    return {
+        "results_cleanup": sum(r["results_cleanup"] for r in reports),
+        "checksum": sum(r["checksum"] for r in reports) % 2**64,
+        "owed": sum(r["owed"] for r in reports),
+        "seconds_cleanup": sum(r["seconds_cleanup"] for r in reports),
+        "seconds_spark_start": seconds_spark_start,
+        "stores": list(reports),
+    }
+
+
+def _explain(
+    directories: Sequence[str], query: str | None, memory_bytes: int, *, as_json: bool
+) -> None:
+    from dovetail_pipeline.cleanup.explaining import explain
+    from dovetail_pipeline.cleanup.stores import find_cleanups
+
+    found = [
+        explain(c.store, memory_bytes=memory_bytes)
+        for c in find_cleanups(directories, query=query, output="none")
+    ]
+    if as_json:
+        print(json.dumps(found[0].to_dict() if len(found) == 1 else [f.to_dict() for f in found]))
+    else:
+        print("\n\n".join(f.to_text() for f in found))

@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
@@ -17,10 +16,11 @@ from typing import Annotated
 import typer
 
 from dovetail.quantities import format_bytes
+from dovetail_proto.errors import ConfigError
 
 PACKAGES = ("dovetail", "duckdb", "numba", "numpy", "pyarrow", "sqlglot", "pyspark")
 OPTIONAL = frozenset({"pyspark"})
-JAVA_TIMEOUT_S = 10.0
+"""Without it clean-ups are done on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ class Findings:
     temporary_free_bytes: int
     kernel_cache: str
     kernel_cache_writable: bool
-    java: str | None
+    java: str | None  # only the clean-up on Spark needs one
+    java_remedy: str  # "" if there is one
 
     def problems(self) -> list[str]:
         """What keeps Dovetail from working well, each with its remedy."""
@@ -75,6 +76,7 @@ def look() -> Findings:
     memory = psutil.virtual_memory()
     folder = tempfile.gettempdir()
     cache = cache_folder()
+    java, remedy = _java()
     return Findings(
         python=f"{platform.python_version()} at {sys.executable}",
         packages={name: _version(name) for name in PACKAGES},
@@ -85,7 +87,8 @@ def look() -> Findings:
         temporary_free_bytes=shutil.disk_usage(folder).free,
         kernel_cache=str(cache),
         kernel_cache_writable=_writable(cache),
-        java=_java(),
+        java=java,
+        java_remedy=remedy,
     )
 
 
@@ -111,24 +114,15 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _java() -> str | None:
-    """The Java that Spark would use; only the clean-up on Spark needs one."""
-    home = os.environ.get("JAVA_HOME")
-    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if not program:
-        return None
+def _java() -> tuple[str | None, str]:
+    """The Java that Spark would use, or None and what to do; only Spark needs one."""
+    from dovetail_pipeline.spark.java import find_java
+
     try:
-        told = subprocess.run(
-            [program, "-version"],
-            capture_output=True,
-            text=True,
-            timeout=JAVA_TIMEOUT_S,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    first = (told.stderr or told.stdout).strip().splitlines()
-    return f"{first[0] if first else 'unknown'} at {program}"
+        found = find_java()
+    except ConfigError as e:
+        return None, str(e)
+    return f"{found.version} at {found.home} (from {found.origin})", ""
 
 
 def _print(findings: Findings) -> None:
@@ -151,7 +145,7 @@ def _print(findings: Findings) -> None:
         f"{findings.temporary_folder}, {format_bytes(findings.temporary_free_bytes)} free",
     )
     table.add_row("kernel cache", f"{findings.kernel_cache}, {cache}")
-    table.add_row("java", findings.java or "none (the clean-up on Spark needs it, nothing else)")
+    table.add_row("java", findings.java or f"none: {findings.java_remedy}")
     console = Console(highlight=False)
     console.print(table)
     for problem in findings.problems():

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Policy = Literal["disk", "none"]
 Victims = Literal["least-productive", "most-productive", "least-recent", "random"]
-Cleanup = Literal["local", "none"]
+Cleanup = Literal["spark", "local", "none"]
 
 
 def run(
@@ -57,8 +57,13 @@ def run(
         int, typer.Option(min=1, metavar="P", help="Partition groups: units to push.")
     ] = 300,
     cleanup: Annotated[
-        Cleanup, typer.Option(help="Who produces what pushed state still owes.")
-    ] = "local",
+        Cleanup | None,
+        typer.Option(
+            help="Who produces what pushed state still owes; Spark by default, and started only "
+            "if something is owed.",
+            show_default=False,
+        ),
+    ] = None,
     spill_dir: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Keep pushed state here instead of a temporary place."),
@@ -69,6 +74,7 @@ def run(
     explain: Annotated[bool, typer.Option("--explain", help="Show the plan; run nothing.")] = False,
 ) -> None:
     """Join the inputs as the query says, within the memory given, and miss no result."""
+    from dovetail.cleaning import chosen_or_default
     from dovetail.embedded import RunRequest, prepare
 
     if output is None and not explain:
@@ -85,7 +91,7 @@ def run(
         victims=victims,
         push_share=parse_share(push, what="--push"),
         partitions=partitions,
-        cleanup=cleanup,
+        cleanup="none" if cleanup == "none" or explain else chosen_or_default(cleanup),
         spill_dir=spill_dir,
     )
     if explain:
@@ -160,6 +166,7 @@ def _explain(plan: QueryPlan, *, as_json: bool) -> None:
 
 def _print_summary(report: RunReport) -> None:
     results = report.results_run + report.results_cleanup
+    started = report.seconds_spark_start > 0
     lines = {
         "rows in": ", ".join(f"{name} {format_count(n)}" for name, n in report.rows_in.items()),
         "results": f"{format_count(results)} ({format_count(report.results_run)} in the run, "
@@ -170,7 +177,8 @@ def _print_summary(report: RunReport) -> None:
         "memory": f"peak state {format_bytes(max(report.peak_state_bytes))} of "
         f"{format_bytes(max(report.memory_limit_bytes))}; "
         f"whole process {format_bytes(max(report.peak_rss_bytes))}",
-        "time": f"run {report.seconds_run:.2f} s, clean-up {report.seconds_cleanup:.2f} s",
+        "time": f"run {report.seconds_run:.2f} s, clean-up {report.seconds_cleanup:.2f} s"
+        + (f" (Spark's start {report.seconds_spark_start:.2f} s)" if started else ""),
         "output": report.output,
     }
     if report.spill_dir is not None:

@@ -1,6 +1,6 @@
 """Results as Parquet files of bounded size that appear whole or not at all.
 
-    batches ─▶ row group of ~8 MB ─▶ .results-00000.parquet.tmp ─▶ sync ─▶ results-00000.parquet
+    batches ─▶ row group of ~8 MB ─▶ .results-00000.parquet.….tmp ─▶ sync ─▶ results-00000.parquet
 
 Row groups are written as soon as they are full, so the sink holds one of them and no more. A file
 is renamed to its final name only after its bytes are on the disk: a crash leaves whole files and
@@ -25,6 +25,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,6 +81,11 @@ class ParquetSink:
         self._ended = False
         with _writing(self._directory):
             self._directory.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def finished(self) -> tuple[str, ...]:
+        """The paths of the files that are complete."""
+        return tuple(self._files)
 
     @property
     def held_bytes(self) -> int:
@@ -157,7 +163,9 @@ class _OpenFile:
     def __init__(self, path: Path, schema: pa.Schema, options: dict[str, Any]) -> None:
         self.path = path
         self.arrow_bytes = 0
-        self._temporary = path.with_name(f".{path.name}.tmp")
+        # A name of its own, so that two writers of one result (tasks that a scheduler runs twice)
+        # do not meet before the last step, the rename.
+        self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         with _writing(path), contextlib.ExitStack() as undo:
             self._stream = undo.enter_context(pa.OSFile(str(self._temporary), "wb"))
             undo.callback(self._temporary.unlink, missing_ok=True)

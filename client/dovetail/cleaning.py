@@ -1,0 +1,113 @@
+"""Clean-ups from the front door: on Spark or on this machine, watched and stoppable."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Literal
+
+from dovetail.progress import Watcher
+from dovetail_pipeline.cleanup import CleanupResult, Progress, conduct, run_local
+from dovetail_pipeline.cleanup.stores import StoreCleanup
+from dovetail_pipeline.cleanup.task import MEMORY_BYTES_MIN as CLEANUP_BYTES_MIN
+from dovetail_pipeline.spark.hands import SparkHands
+from dovetail_pipeline.spark.session import MASTER_DEFAULT, SparkSettings, why_unavailable
+
+On = Literal["spark", "local"]
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupMeans:
+    """What a clean-up may use."""
+
+    on: On
+    memory_bytes: int  # for all processes of one machine together
+    master: str = MASTER_DEFAULT  # for Spark
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What clean-ups produced, in their order."""
+
+    results: list[CleanupResult]
+    seconds_spark_start: float  # a part of the first result's seconds; 0 where Spark did not start
+
+
+def clean_up(
+    cleanups: Sequence[StoreCleanup],
+    means: CleanupMeans,
+    *,
+    watcher: Watcher | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Cleaned:
+    """Produce what closed spill stores owe; Spark starts only if one of them owes something.
+
+    Goes on where an earlier call was stopped; after the end it does nothing and returns the same.
+    Once `stop` is true, Interrupted is raised. Other errors keep what is finished.
+    """
+    watcher = watcher or Watcher()
+    progress = _watched(watcher, stop)
+    with ExitStack() as stack:
+        hands = None
+        if means.on == "spark":
+            settings = SparkSettings(means.master)
+            hands = stack.enter_context(
+                SparkHands(settings, memory_bytes=means.memory_bytes, tell=watcher.noted)
+            )
+        results = [
+            conduct([c.store], c.output, hands, progress)
+            if hands is not None
+            else run_local(c.store, c.output, **_local_means(means.memory_bytes), progress=progress)
+            for c in cleanups
+        ]
+        return Cleaned(results, hands.start_seconds if hands is not None else 0.0)
+
+
+def chosen_or_default(chosen: On | None) -> On:
+    """Where to clean up: as chosen, else on Spark where that is possible.
+
+    ConfigError if Spark was chosen and cannot be used; if it was not, a line on standard error
+    says why the work is done on this machine instead.
+    """
+    if chosen == "local":
+        return "local"
+    problem = why_unavailable()
+    if problem is None:
+        return "spark"
+    if chosen == "spark":
+        raise problem
+    sys.stderr.write(f"note: cleaning up without Spark: {problem.message}\n")
+    return "local"
+
+
+def cleanup_command(spill_dir: str | None, output: str) -> str:
+    """What to type to produce the results that a spill store owes."""
+    return f"dovetail cleanup {spill_dir} --output {output}"
+
+
+def _watched(watcher: Watcher, stop: Callable[[], bool] | None) -> Callable[[Progress], None]:
+    """Tell the watcher; end the clean-up as Ctrl-C does once `stop` is true."""
+
+    def tell(progress: Progress) -> None:
+        watcher.cleaning(progress)
+        if stop is not None and stop():
+            raise KeyboardInterrupt
+
+    return tell
+
+
+def _local_means(memory_bytes: int) -> dict[str, int]:
+    """One process per core that this process may use, as far as memory reaches.
+
+    A run works with less memory than a clean-up can; one process then takes the least it needs.
+    """
+    affine = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1
+    memory_bytes = max(memory_bytes, CLEANUP_BYTES_MIN)
+    return {
+        "workers": min(cores, memory_bytes // CLEANUP_BYTES_MIN),
+        "memory_bytes": memory_bytes,
+    }

@@ -1,0 +1,89 @@
+"""A standalone Spark cluster on loopback: a master and a worker, each a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+
+from dovetail_pipeline.spark.java import find_java
+
+START_S_MAX = 120.0
+"""Java processes start in seconds, on a machine that is busy with other tests in many."""
+
+
+@contextmanager
+def standalone_cluster(folder: Path, *, cores: int = 2) -> Iterator[str]:
+    """The URL of a master that has one worker with `cores` cores."""
+    with _daemon(folder / "master", "master.Master", "--port", "0", "--webui-port", "0") as master:
+        url = _told(master, r"Starting Spark master at (spark://\S+)")
+        flags = ["--cores", str(cores), "--memory", "1g", "--webui-port", "0"]
+        flags += ["--work-dir", str(folder / "work")]
+        with _daemon(folder / "worker", "worker.Worker", *flags, url) as worker:
+            _told(worker, r"(Successfully registered with master)")
+            yield url
+
+
+@contextmanager
+def _daemon(log: Path, kind: str, *flags: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    home = Path(pyspark.__file__).parent
+    log.parent.mkdir(parents=True, exist_ok=True)
+    # The configuration that the library ships logs warnings only; what we wait for is more.
+    settings = log.with_suffix(".properties")
+    settings.write_text(
+        "rootLogger.level = info\n"
+        "rootLogger.appenderRef.stderr.ref = console\n"
+        "appender.console.type = Console\n"
+        "appender.console.name = console\n"
+        "appender.console.target = SYSTEM_ERR\n"
+        "appender.console.layout.type = PatternLayout\n"
+        "appender.console.layout.pattern = %m%n\n"
+    )
+    environment = {
+        **os.environ,
+        "JAVA_HOME": find_java().home,
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_JAVA_OPTS": f"-Dlog4j2.configurationFile=file:{settings}",
+        "SPARK_DAEMON_MEMORY": "256m",
+    }
+    with open(log, "wb") as out:
+        process = subprocess.Popen(
+            [
+                str(home / "bin" / "spark-class"),
+                f"org.apache.spark.deploy.{kind}",
+                "--host",
+                "127.0.0.1",
+                *flags,
+            ],
+            env=environment,
+            stdout=out,
+            stderr=out,
+        )
+    try:
+        yield process, log
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _told(daemon: tuple[subprocess.Popen[bytes], Path], pattern: str) -> str:
+    """Wait until the daemon's log says something."""
+    process, log = daemon
+    until = time.monotonic() + START_S_MAX
+    while time.monotonic() < until:
+        found = re.search(pattern, log.read_text(errors="replace"))
+        if found:
+            return found.group(1)
+        try:
+            process.wait(0.1)
+            break
+        except subprocess.TimeoutExpired:
+            continue
+    raise AssertionError(f"a Spark daemon does not start: {log.read_text(errors='replace')}")
