@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dovetail_manager.adaptation.admission import Admission
+from dovetail_manager.adaptation.snapshot import ProcessorLoad
 from dovetail_manager.membership import Member, MemberState
 from dovetail_manager.moves.coordinator import Coordinator
-from dovetail_manager.moves.protocol import Move, Outcome
+from dovetail_manager.moves.protocol import Instruction, Move, Outcome
 from dovetail_proto.errors import ConfigError
-from dovetail_proto.ids import MoveId, ProcessorId, QueryName, SplitId
+from dovetail_proto.ids import GroupId, MoveId, ProcessorId, QueryName, SplitId
 from dovetail_proto.messages import PushPartitions
 
 
@@ -46,9 +47,28 @@ class Query:
         """Whether `move` is an open move of this query."""
         return MoveId(move) in self.coordinator.moves
 
-    def drain_share(self, processor: ProcessorId, groups: int) -> int:
-        """How many groups a leaving member is asked for at once: halved after every failure."""
-        return max(1, groups >> self.drain_failures.get(processor, 0))
+    def drain(
+        self,
+        leaver: ProcessorId,
+        loads: Iterable[ProcessorLoad],
+        busy: Set[ProcessorId],
+        now_s: float,
+    ) -> list[Instruction]:
+        """Move a leaving member's groups to the least used one; half as many after a failure."""
+        groups = self.coordinator.map_tail.groups_of(leaver)
+        takers = [p for p in loads if p.free and p.processor not in busy]
+        if leaver in busy or not takers or len(groups) == 0:
+            return []
+        taker = min(takers, key=lambda p: (p.used_bytes, p.processor)).processor
+        share = max(1, len(groups) >> self.drain_failures.get(leaver, 0))
+        return self.coordinator.begin(
+            leaver,
+            taker,
+            0,
+            groups=[GroupId(int(g)) for g in groups[:share]],
+            reason=f"{leaver} leaves",
+            now_s=now_s,
+        )
 
     def ended(self, move: Move) -> None:
         """Note how a move went."""

@@ -20,7 +20,6 @@ from dovetail_manager.adaptation.policies import policy
 from dovetail_manager.adaptation.snapshot import (
     AdaptationSettings,
     MoveState,
-    ProcessorLoad,
     PushState,
     Snapshot,
 )
@@ -32,7 +31,7 @@ from dovetail_manager.moves.protocol import Instruction, Move, MoveEnded, Persis
 from dovetail_manager.moves.steps import MoveSettings
 from dovetail_manager.queries import Query, member_from_json, member_to_json, query_from_json
 from dovetail_proto.errors import Domain, Refusal
-from dovetail_proto.ids import Epoch, ProcessorId, QueryName
+from dovetail_proto.ids import Epoch, GroupId, ProcessorId, QueryName
 from dovetail_proto.messages import (
     ControlMessage,
     Heard,
@@ -122,6 +121,38 @@ class Steering:
         query = self._add(raw, known)
         puts = {map_key(name): known.to_json(), query.key: query.to_json()}
         return self._outputs([Persist(("submitted", name), puts)], now_s)
+
+    def move(
+        self, name: QueryName, groups: Sequence[GroupId], to: ProcessorId, *, now_s: float
+    ) -> list[Output]:
+        """An operator's move of one processor's groups; Refusal if it cannot be or not now."""
+        query = self._query(name)
+        if query.cause:
+            raise Refusal(Domain.QUERY, f"query {name!r} has failed: {query.cause}")
+        member = self.membership.members.get(to)
+        if member is None or member.state is not MemberState.ALIVE:
+            state = "unknown" if member is None else member.state
+            raise Refusal(Domain.MEMBER, f"processor {to!r} is {state}: it can take no groups")
+        owners = {query.coordinator.map_tail.owner(g) for g in groups}
+        if len(owners) != 1:
+            raise Refusal(
+                Domain.GROUP,
+                f"groups {', '.join(map(str, groups)) or '(none)'} have {len(owners)} owners",
+                remedy="name groups of one processor",
+            )
+        if busy := self._busy() & {*owners, to}:
+            raise Refusal(Domain.BUSY, f"processor {min(busy)!r} is in another adaptation")
+        begun = query.coordinator.begin(
+            min(owners), to, 0, groups=groups, reason="an operator asked for it", now_s=now_s
+        )
+        return self._outputs(begun, now_s)
+
+    def set_policy(self, name: QueryName, policy_name: str, *, now_s: float) -> list[Output]:
+        """Adapt by another policy from the next round on; ConfigError if there is no such."""
+        query = self._query(name)
+        query.admission.policy = policy(policy_name)
+        query.policy_name = policy_name
+        return self._outputs([Persist(("policy",), {query.key: query.to_json()})], now_s)
 
     def handle(self, source: ProcessorId, m: ControlMessage, now_s: float) -> list[Output]:
         """Take a message from a processor; Refusal, with nothing changed, if it is out of order."""
@@ -315,7 +346,9 @@ class Steering:
         members = self.membership.alive()
         loads = self.load.loads(query.name, members)
         out: list[Instruction] = [Send(p, order) for p, order in sorted(query.orders.items())]
-        out += self._drain(query, loads, now_s)
+        for leaver in members:
+            if leaver.state is MemberState.LEAVING:
+                out += query.drain(leaver.processor, loads, self._busy(), now_s)
         if len(loads) < len(members):
             silent = {m.processor for m in members} - {p.processor for p in loads}
             query.admission.wait(f"{min(silent)} has not reported yet", now_s)
@@ -344,31 +377,6 @@ class Steering:
         order = PushPartitions(query.name, self.epoch, self.orders_given, decision.want_bytes)
         query.orders[decision.processor] = order
         return Send(decision.processor, order)
-
-    def _drain(
-        self, query: Query, loads: Sequence[ProcessorLoad], now_s: float
-    ) -> list[Instruction]:
-        """Move a leaving member's groups to the least used one, half of them after a failure."""
-        out: list[Instruction] = []
-        for member in self.membership.alive():
-            busy = self._busy()
-            groups = query.coordinator.map_tail.groups_of(member.processor)
-            if member.state is not MemberState.LEAVING or member.processor in busy:
-                continue
-            takers = [p for p in loads if p.free and p.processor not in busy]
-            if len(groups) == 0 or not takers:
-                continue
-            taker = min(takers, key=lambda p: (p.used_bytes, p.processor)).processor
-            share = query.drain_share(member.processor, len(groups))
-            out += query.coordinator.begin(
-                member.processor,
-                taker,
-                0,
-                groups=[int(g) for g in groups[:share]],  # type: ignore[misc]
-                reason=f"{member.processor} leaves",
-                now_s=now_s,
-            )
-        return out
 
     def _busy(self) -> set[ProcessorId]:
         return {p for q in self.queries.values() for p in (*q.coordinator.busy(), *q.orders)}

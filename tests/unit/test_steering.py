@@ -11,9 +11,10 @@ from dovetail_manager.membership import Membership, MemberState
 from dovetail_manager.moves.journal import Journal, Write
 from dovetail_manager.moves.protocol import Persist, Send
 from dovetail_manager.steering import Output, Steering, SteeringSettings
-from dovetail_proto.errors import Domain, Refusal
-from dovetail_proto.ids import Epoch, ProcessorId, QueryName
+from dovetail_proto.errors import ConfigError, Domain, Refusal
+from dovetail_proto.ids import Epoch, GroupId, ProcessorId, QueryName
 from dovetail_proto.messages import (
+    ComputePartitionsToMove,
     FinishMove,
     Heard,
     Heartbeat,
@@ -296,3 +297,53 @@ def test_nothing_is_decided_before_everyone_has_reported() -> None:
     manager.pass_time(3.0)
     [record] = manager.steering.queries[Q].admission.history
     assert "b has not reported yet" in record.decision.reason
+
+
+@pytest.mark.parametrize(
+    ("groups", "to", "domain", "named"),
+    [
+        ((0,), "a", Domain.MEMBER, "'a' cannot move groups to itself"),
+        ((0,), "z", Domain.MEMBER, "processor 'z' is unknown"),
+        ((0, 3), "b", Domain.GROUP, "groups 0, 3 have 2 owners; name groups of one processor"),
+        ((), "b", Domain.GROUP, r"groups \(none\) have 0 owners"),
+        ((77,), "b", Domain.GROUP, "group 77 does not exist"),
+    ],
+)
+def test_an_operators_impossible_move_is_refused(
+    groups: tuple[int, ...], to: str, domain: Domain, named: str
+) -> None:
+    """To itself, to a stranger, of several owners, of nothing; nothing was written."""
+    manager = Manager()
+    manager.hear(join(A))
+    manager.hear(join(B))
+    manager.submit()
+    before = dict(manager.entries)
+    with pytest.raises(Refusal, match=named) as e:
+        manager.steering.move(Q, [GroupId(g) for g in groups], ProcessorId(to), now_s=0.0)
+    assert e.value.domain is domain
+    assert manager.entries == before
+
+
+def test_an_operators_move_asks_for_exactly_its_groups() -> None:
+    """And keeps both ends from any other adaptation until it has ended."""
+    manager = Manager()
+    manager.hear(join(A))
+    manager.hear(join(B))
+    manager.submit()
+    manager.act(manager.steering.move(Q, [GroupId(1)], B, now_s=0.0))
+    [asked] = [s for s in manager.sent if isinstance(s.message, ComputePartitionsToMove)]
+    assert (asked.to, asked.message.groups) == (A, (1,))
+    with pytest.raises(Refusal, match="'a' is in another adaptation"):
+        manager.steering.move(Q, [GroupId(0)], B, now_s=0.0)
+
+
+def test_a_new_policy_outlives_the_manager() -> None:
+    """It is written down; an unknown one is refused and changes nothing."""
+    manager = Manager()
+    manager.hear(join(A))
+    manager.submit()
+    manager.act(manager.steering.set_policy(Q, "active-disk", now_s=0.0))
+    assert Manager(2, manager.entries).steering.queries[Q].admission.policy.name == "active-disk"
+    with pytest.raises(ConfigError, match="policy 'best' does not exist"):
+        manager.steering.set_policy(Q, "best", now_s=0.0)
+    assert manager.steering.queries[Q].admission.policy.name == "active-disk"
