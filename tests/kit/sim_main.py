@@ -15,7 +15,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from kit.sim_run import run_seed
 
 BATCH = 50
-"""Seeds per task: a second or less, so that progress shows and no worker idles for long."""
+"""Seeds per task: a second or less, so that no worker idles for long."""
+
+TOLD_EVERY = 10_000
+"""A long run says how far it is this often."""
 
 
 def run_range(seeds: range) -> tuple[int, Counter[str], dict[int, str]]:
@@ -64,6 +67,8 @@ def main() -> int:
         passed += ok
         happened.update(counts)
         failures.update(bad)
+        if (passed + len(failures)) % TOLD_EVERY == 0:
+            print(f"{passed} passed, {len(failures)} failed so far", file=sys.stderr, flush=True)
         for seed, story in bad.items():
             print(f"{story}\nFAILED seed {seed}; again: make sim SEEDS={seed}\n", flush=True)
     if pool is not None:
