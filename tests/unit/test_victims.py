@@ -7,14 +7,15 @@ import time
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from dovetail_processor.adaptation.victims import (
     GroupStats,
     VictimOrder,
     choose_groups_to_move,
     choose_victims,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 GROUPS = st.lists(
     st.tuples(st.integers(0, 50), st.integers(0, 5), st.integers(0, 100)), min_size=1, max_size=30
