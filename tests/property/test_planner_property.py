@@ -107,12 +107,18 @@ def queries(draw: st.DrawFn) -> tuple[str, dict[str, pa.Table]]:
     def column(i: int, name: str) -> str:
         return f"{draw(st.sampled_from([aliases[i], aliases[i].upper()]))}.{name_of(draw, name)}"
 
+    terms = ["{}", "{}", "({})", "CASE WHEN {1} > 0 THEN {0} END"]
+    forms = {(i, key): draw(st.sampled_from(terms)) for i in range(len(inputs)) for key in keys}
+
+    def term(i: int, key: str) -> str:
+        return forms[i, key].format(column(i, key), column(i, "v"))
+
     conditions: list[tuple[int, str]] = []  # with the first input by which it may be written
     if not using:
         for key in keys:
             for right in range(1, len(inputs)):  # a random tree ties all inputs together
                 left = draw(st.integers(0, right - 1))
-                sides = [column(left, key), column(right, key)]
+                sides = [term(left, key), term(right, key)]
                 if draw(st.booleans()):
                     sides.reverse()
                 conditions.append(

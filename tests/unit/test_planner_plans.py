@@ -211,6 +211,7 @@ def test_bare_columns_keep_their_arrow_type_and_expressions_get_duckdbs() -> Non
     plan = planned(
         "SELECT t.note, (t.note) AS n, upper(t.note) AS u, t.k / 2 AS half, t.k // 2 AS whole, "
         "[t.k] AS l, 1.5 AS d, t.price::DECIMAL(9, 1) AS p, NULL AS nothing, t.place.geo.LAT, "
+        "printf('5 * %05d', t.k) || lpad(t.symbol, 3, '-') AS text, [1]::INTEGER[1] AS fixed, "
         "INTERVAL '1.5 days' + DATE '2024-01-01' AS day, CAST(9 AS HUGEINT) AS h "
         "FROM trades t JOIN reviews r USING (symbol)"
     )
@@ -226,6 +227,8 @@ def test_bare_columns_keep_their_arrow_type_and_expressions_get_duckdbs() -> Non
         "p": pa.decimal128(9, 1),
         "nothing": pa.null(),
         "LAT": pa.int64(),
+        "text": pa.string(),
+        "fixed": pa.list_(pa.field("", pa.int32()), 1),
         "day": pa.timestamp("us"),
         "h": pa.decimal128(38, 0),
     }

@@ -15,9 +15,10 @@ from sqlglot import exp
 
 from dovetail_manager.planner.dialect import snippet, to_sql
 from dovetail_manager.planner.keys import Equality, Term
-from dovetail_manager.planner.names import Ref, Scope, paths_in, renamed
+from dovetail_manager.planner.names import Ref, Scope
 from dovetail_manager.planner.reading import Reading
 from dovetail_manager.planner.refusals import Refuse
+from dovetail_manager.planner.rewriting import paths_in, renamed
 from dovetail_manager.planner.statement import Statement
 from dovetail_proto.sql_session import quote
 

@@ -25,7 +25,7 @@ _TEXT = """
     replace reverse right right_grapheme rpad rtrim sha1 sha256 split split_part starts_with
     str_split str_split_regex string_split string_split_regex string_to_array strip_accents strlen
     strpos substr substring substring_grapheme suffix to_base to_base64 to_binary to_hex translate
-    trim ucase unbin unhex unicode upper url_decode url_encode base64 bar encode decode hash
+    trim ucase unbin unhex unicode upper url_decode url_encode base64 encode decode hash
 """
 _NUMBERS = """
     abs acos acosh add asin asinh atan atan2 atanh bit_count cbrt ceil ceiling cos cosh cot degrees
@@ -48,13 +48,13 @@ _NESTED = """
     array_append array_cat array_concat array_contains array_cosine_distance
     array_cosine_similarity array_cross_product array_distance array_distinct array_dot_product
     array_extract array_has array_has_all array_has_any array_indexof array_inner_product
-    array_intersect array_length array_position array_prepend array_resize array_reverse
+    array_intersect array_length array_position array_prepend array_reverse
     array_reverse_sort array_slice array_sort array_to_string array_unique array_value cardinality
     element_at flatten list_append list_avg list_cat list_concat list_contains list_count
     list_cosine_distance list_cosine_similarity list_distance list_distinct list_dot_product
     list_element list_extract list_first list_has list_has_all list_has_any list_indexof
     list_inner_product list_intersect list_last list_max list_median list_min list_mode list_pack
-    list_position list_prepend list_product list_resize list_reverse list_reverse_sort list_slice
+    list_position list_prepend list_product list_reverse list_reverse_sort list_slice
     list_sort list_string_agg list_sum list_unique list_value list_where list_zip map map_concat
     map_contains map_entries map_extract map_extract_value map_from_entries map_keys map_values
     struct_concat struct_extract struct_insert struct_keys struct_pack struct_update struct_values
@@ -76,6 +76,13 @@ CLOCK_WORDS = frozenset(
     }
 )
 """Names that DuckDB reads as the clock where no column bears them."""
+
+REPEATS_MAX = 10_000
+"""How much longer than its arguments a value may get: at one byte each, the 2048 rows that DuckDB
+computes at a time then take 20 MB. One call may otherwise ask for any amount of memory."""
+
+_REPEATING = {"repeat": 1, "lpad": 1, "rpad": 1}  # and which argument says how much
+_FORMATTING = ("format", "printf")
 
 _CLOCK = re.compile("now|today|date|time")
 
@@ -99,6 +106,7 @@ def check_function(node: exp.Anonymous, session: duckdb.DuckDBPyConnection, refu
     if fold in ALLOWED or fold == "age":
         if any(isinstance(a, exp.Star) for a in node.expressions):
             raise refuse.at(node, f"{name}(*) needs a value", "name a column")
+        _check_growth(node, refuse)
         return
     if fold in ("any", "all"):
         raise refuse.at(node, "ANY and ALL are not supported", "write list_contains(list, value)")
@@ -127,6 +135,37 @@ def check_function(node: exp.Anonymous, session: duckdb.DuckDBPyConnection, refu
         "table": "makes rows",
     }[kind]
     raise refuse.at(node, f"function {name}() {said}", _REMEDIES[kind])
+
+
+def _check_growth(node: exp.Anonymous, refuse: Refuse) -> None:
+    """Bound what a small query can make a processor allocate."""
+    name = node.name.lower()
+    if name in _REPEATING:
+        count = node.expressions[_REPEATING[name]] if len(node.expressions) > 1 else None
+        number = count.name if isinstance(count, exp.Literal) and not count.is_string else ""
+        if not number.isdecimal() or int(number) > REPEATS_MAX:
+            raise refuse.at(
+                node,
+                f"{name}() needs a plain number up to {REPEATS_MAX} as its second argument",
+                "write such a number",
+            )
+        outer = node.parent
+        while outer is not None:
+            if isinstance(outer, exp.Anonymous) and outer.name.lower() in _REPEATING:
+                raise refuse.at(
+                    node, f"{name}() stands within {outer.name}()", "repeat or pad once"
+                )
+            outer = outer.parent
+    if name in _FORMATTING:
+        form = node.expressions[0] if node.expressions else None
+        if not (isinstance(form, exp.Literal) and form.is_string):
+            raise refuse.at(node, f"{name}() needs a text as its first argument", "write '…'")
+        if any(int(width) > REPEATS_MAX for width in re.findall(r"\d+", form.name)):
+            raise refuse.at(
+                form, f"a width of more than {REPEATS_MAX} is not possible", "write a smaller one"
+            )
+        if re.search(r"%[-+ #0-9.]*\*|\{[^{}]*:[^{}]*\{", form.name):
+            raise refuse.at(form, "a width that is computed is not possible", "write a number")
 
 
 def _kind(name: str, session: duckdb.DuckDBPyConnection) -> str | None:

@@ -14,6 +14,9 @@ from sqlglot import exp
 from dovetail_manager.planner.dialect import sign_offset, snippet
 from dovetail_manager.planner.refusals import Refuse
 
+ARRAY_SIZE_MAX = 1024
+"""Of 8 bytes each, the 2048 rows that DuckDB computes at a time then take 16 MB."""
+
 
 def check_expression(node: exp.Expr, refuse: Refuse) -> None:
     """Raise QueryError unless every node of an expression is of an allowed kind and form."""
@@ -34,10 +37,24 @@ def check_expression(node: exp.Expr, refuse: Refuse) -> None:
                     f"{name.upper().strip('_')} is not supported in {snippet(part)}",
                     "docs/sql.md lists what a query may contain",
                 )
+        if isinstance(part, exp.DataType):
+            _check_array(part, refuse)
         if isinstance(part, exp.Dot) and not isinstance(part.expression, exp.Identifier):
             raise refuse.at(
                 part, f"{snippet(part)} calls a function with a dot", "write function(value)"
             )
+
+
+def _check_array(node: exp.DataType, refuse: Refuse) -> None:
+    """A fixed size is allocated for every row, whatever the row holds."""
+    size = 1
+    for inner in node.find_all(exp.DataType):
+        for value in inner.args.get("values") or ():
+            size *= int(value.name) if value.name.isdecimal() else ARRAY_SIZE_MAX + 1
+    if size > ARRAY_SIZE_MAX:
+        raise refuse.at(
+            node, f"arrays of more than {ARRAY_SIZE_MAX} values are not supported", "use a list"
+        )
 
 
 def filled(node: exp.Expr) -> Iterator[str]:

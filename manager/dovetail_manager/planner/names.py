@@ -16,7 +16,6 @@ from dovetail_manager.planner.dialect import snippet
 from dovetail_manager.planner.functions import CLOCK_WORDS
 from dovetail_manager.planner.refusals import Refuse, did_you_mean, listed
 from dovetail_manager.planner.statement import Statement, star_of
-from dovetail_proto.query import joined_name
 
 RESERVED_COLUMNS = frozenset({"__group", "__generation"})
 """The spill store writes these beside an input's own columns."""
@@ -318,28 +317,3 @@ def path_names(node: exp.Expr) -> list[str]:
         parts = [node.args.get(p) for p in ("catalog", "db", "table", "this")]
         return [p.name for p in parts if p is not None]
     return [node.name]
-
-
-def paths_in(node: exp.Expr) -> list[exp.Expr]:
-    """The columns, and paths into columns, that an expression reads, in the order of walking."""
-    found: list[exp.Expr] = []
-    for column in node.find_all(exp.Column):
-        top: exp.Expr = column
-        while isinstance(top.parent, exp.Dot) and top.parent.this is top and top is not node:
-            top = top.parent
-        found.append(top)
-    return found
-
-
-def renamed(node: exp.Expr, scope: Scope, visible: int, *, joined: bool) -> exp.Expr:
-    """A copy of an expression over the columns of one stream, or over the joined columns."""
-    root = exp.Paren(this=node.copy())
-    for path in paths_in(root.this):
-        ref = scope.resolve(path, visible)
-        name = joined_name(ref.input, ref.column) if joined else ref.column
-        new: exp.Expr = exp.column(exp.to_identifier(name, quoted=True))
-        for field in ref.fields:
-            new = exp.Bracket(this=new, expressions=[exp.Literal.string(field)])
-        path.replace(new)
-    new_root: exp.Expr = root.this
-    return new_root

@@ -28,9 +28,10 @@ from dovetail_manager.planner.conditions import (
 from dovetail_manager.planner.dialect import snippet, to_sql
 from dovetail_manager.planner.functions import check_function
 from dovetail_manager.planner.keys import KeyPart, choose_key
-from dovetail_manager.planner.names import RESERVED_COLUMNS, Ref, Scope, renamed
+from dovetail_manager.planner.names import RESERVED_COLUMNS, Ref, Scope
 from dovetail_manager.planner.reading import Reading
 from dovetail_manager.planner.refusals import Refuse
+from dovetail_manager.planner.rewriting import renamed
 from dovetail_manager.planner.statement import functions_of, read_statement, star_of
 from dovetail_proto.errors import ConfigError, QueryError
 from dovetail_proto.ids import check_name
