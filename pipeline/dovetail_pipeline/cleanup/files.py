@@ -16,7 +16,7 @@ FILES_OPEN_MAX = 256
 FOOTER_FACTOR = 13
 """A parsed Parquet footer takes about so many times its size in the file (measured)."""
 
-FOOTERS_SHARE = 5
+FOOTERS_SHARE = 4
 """Parsed footers may take the memory divided by this; one of 300 groups and five columns takes
 1.2 MB."""
 

@@ -22,9 +22,9 @@ from dovetail_proto.partitioning import Keys, canonical_keys, is_bijective
 from dovetail_proto.spill_format import check_hash_order
 from dovetail_proto.spill_format.sealed import refuse
 
-ROW_OVERHEAD_BYTES = 56
-"""Per row beside its columns, at the peak: its hash before, during and after sorting (24), its
-generation before and after (8), its number as sorted and as kept (16), the key's ranges (8)."""
+ROW_OVERHEAD_BYTES = 40
+"""Per row beside its columns, at the peak: its sorted hash, generation and number (16) and, while
+keys are matched, their ranges (16 bytes per key and input: at most 24 per row of two inputs)."""
 
 READ_BYTES_MAX = 8 << 20
 """Rows decoded by one call, if memory is ample. One call per row group would cost a third more."""

@@ -34,8 +34,8 @@ ROW_GROUP_BYTES_MAX = 8 << 20
 def row_budget(memory_bytes: int) -> int:
     """How much of a task's memory the rows of a part may take; MemoryLimitError if too little.
 
-    Two fifths: one is for footers, one for results on their way (a batch as gathered, as evaluated,
-    and the sink's row group as held and as encoded), one for decoding and what allocators keep.
+    Two fifths: a quarter is for footers, a fifth for results on their way (a batch as gathered, as
+    evaluated, and the sink's row group as held and as encoded), the rest for decoding.
     """
     if memory_bytes < MEMORY_BYTES_MIN:
         raise MemoryLimitError(

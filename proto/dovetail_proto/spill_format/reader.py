@@ -10,7 +10,7 @@ and cost the same as checking whole chunks, so chunks are what we check.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,12 @@ from dovetail_proto.spill_format.layout import PARQUET_MAGIC, InputLayout
 from dovetail_proto.spill_format.records import InputEntry
 from dovetail_proto.spill_format.sealed import checker, refuse
 from dovetail_proto.spill_format.storage import RandomReader, Storage
+
+GAP_BYTES_MAX = 16 << 10
+"""Bytes between two wanted chunks that are cheaper to read along than to skip by another call."""
+
+Chunk = tuple[int, int, int]
+"""A column chunk: offset and length in the file, CRC-32."""
 
 
 class InputFile:
@@ -48,12 +54,7 @@ class InputFile:
     def read(self, row_groups: Sequence[int], columns: Sequence[str]) -> pa.Table:
         """The rows of some row groups, in file order, with the kept types of `columns`."""
         leaves = [leaf for name in columns for leaf in self._layout.leaves[name]]
-        for r in row_groups:
-            row_group = self._metadata.row_group(r)
-            for leaf in leaves:
-                chunk = row_group.column(leaf)
-                crc = int(self._entry.chunk_crc32[r * self._layout.leaf_count + leaf])
-                self._chunks.expect(chunk.data_page_offset, chunk.total_compressed_size, crc)
+        self._chunks.load(c for r in row_groups for c in self._chunks_of(r, leaves))
         try:
             table = self._parquet.reader.read_row_groups(
                 list(row_groups), column_indices=leaves, use_threads=False
@@ -72,15 +73,18 @@ class InputFile:
         check = checker(self.place)
         check(self._raw.read_at(0, 4) == PARQUET_MAGIC, "does not start as a Parquet file")
         for r in range(self._metadata.num_row_groups):
-            for leaf in range(self._layout.leaf_count):
-                chunk = self._metadata.row_group(r).column(leaf)
-                crc = int(self._entry.chunk_crc32[r * self._layout.leaf_count + leaf])
-                self._chunks.expect(chunk.data_page_offset, chunk.total_compressed_size, crc)
-                self._chunks.fetch(chunk.data_page_offset, chunk.total_compressed_size)
+            self._chunks.load(self._chunks_of(r, range(self._layout.leaf_count)))
 
     def close(self) -> None:
         """Give the handle back."""
         self._raw.close()
+
+    def _chunks_of(self, r: int, leaves: Sequence[int]) -> Iterator[Chunk]:
+        row_group = self._metadata.row_group(r)
+        crcs = self._entry.chunk_crc32[r * self._layout.leaf_count :]
+        for leaf in leaves:
+            chunk = row_group.column(leaf)
+            yield chunk.data_page_offset, chunk.total_compressed_size, int(crcs[leaf])
 
     def _checked_footer(self) -> tuple[Any, pq.ParquetFile]:
         entry = self._entry
@@ -106,7 +110,7 @@ class InputFile:
 
 
 class _CheckedChunks:
-    """The file as Parquet sees it: only expected chunks can be read, and only if unaltered."""
+    """The file as Parquet sees it: only what was loaded can be read, and that is unaltered."""
 
     closed = False
 
@@ -114,30 +118,40 @@ class _CheckedChunks:
         self._raw = raw
         self._place = place
         self._at = 0
-        self._expected: dict[int, tuple[int, int]] = {}
+        self._loaded: dict[int, memoryview] = {}  # by offset, until Parquet takes them
         self.bytes_read = 0
 
-    def expect(self, offset: int, length: int, crc32: int) -> None:
-        self._expected[offset] = (length, crc32)
+    def load(self, chunks: Iterable[Chunk]) -> None:
+        """Read these chunks, neighbours together, and check each; forget those before."""
+        self._loaded.clear()
+        wanted = sorted(chunks)
+        first = 0
+        for i in range(1, len(wanted) + 1):
+            end = wanted[i - 1][0] + wanted[i - 1][1]
+            if i == len(wanted) or wanted[i][0] - end > GAP_BYTES_MAX:
+                self._load_run(wanted[first:i])
+                first = i
 
-    def fetch(self, offset: int, length: int) -> bytes:
-        expected = self._expected.pop(offset, None)
-        if expected is None or expected[0] != length:
-            refuse(self._place, f"bytes {offset} to {offset + length} are not a column chunk")
-        data = self._raw.read_at(offset, length)
-        self.bytes_read += length
-        if len(data) != length or zlib.crc32(data) != expected[1]:
-            refuse(
-                self._place,
-                f"the column chunk in bytes {offset} to {offset + length} does not match "
-                "its checksum",
-            )
-        return data
+    def _load_run(self, run: Sequence[Chunk]) -> None:
+        start = run[0][0]
+        data = memoryview(self._raw.read_at(start, run[-1][0] + run[-1][1] - start))
+        self.bytes_read += len(data)
+        for offset, length, crc32 in run:
+            part = data[offset - start : offset - start + length]
+            if len(part) != length or zlib.crc32(part) != crc32:
+                refuse(
+                    self._place,
+                    f"the column chunk in bytes {offset} to {offset + length} does not match "
+                    "its checksum",
+                )
+            self._loaded[offset] = part
 
-    def read(self, length: int) -> bytes:
-        data = self.fetch(self._at, length)
+    def read(self, length: int) -> memoryview:
+        part = self._loaded.pop(self._at, None)
+        if part is None or len(part) != length:
+            refuse(self._place, f"bytes from {self._at} are not one of its column chunks")
         self._at += length
-        return data
+        return part
 
     def seek(self, offset: int, whence: int = 0) -> int:
         self._at = offset if whence == 0 else self._raw.size + offset
