@@ -1,4 +1,7 @@
-"""A standalone Spark cluster on loopback: a master and a worker, each a process of its own."""
+"""A standalone Spark cluster on loopback: a master and two workers, each a process of its own.
+
+The workers have addresses of their own, because Spark gives a task no twin on the same host.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +10,49 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pyspark
 
 from dovetail_pipeline.spark.java import find_java
 
+HOSTS = ("127.0.0.1", "127.0.0.2")
+
 START_S_MAX = 120.0
 """Java processes start in seconds, on a machine that is busy with other tests in many."""
 
 
 @contextmanager
-def standalone_cluster(folder: Path, *, cores: int = 2) -> Iterator[str]:
-    """The URL of a master that has one worker with `cores` cores."""
-    with _daemon(folder / "master", "master.Master", "--port", "0", "--webui-port", "0") as master:
-        url = _told(master, r"Starting Spark master at (spark://\S+)")
-        flags = ["--cores", str(cores), "--memory", "1g", "--webui-port", "0"]
-        flags += ["--work-dir", str(folder / "work")]
-        with _daemon(folder / "worker", "worker.Worker", *flags, url) as worker:
+def standalone_cluster(folder: Path) -> Iterator[str]:
+    """The URL of a master that has two workers with a core each."""
+    flags = ["--port", "0", "--webui-port", "0"]
+    with ExitStack() as daemons:
+        start = _daemon(folder / "master", "master.Master", HOSTS[0], *flags)
+        url = _told(daemons.enter_context(start), r"Starting Spark master at (spark://\S+)")
+        workers = [
+            daemons.enter_context(
+                _daemon(
+                    folder / f"worker-{host}",
+                    "worker.Worker",
+                    host,
+                    *flags,
+                    *("--cores", "1", "--memory", "1g"),
+                    *("--work-dir", str(folder / f"work-{host}")),
+                    url,
+                )
+            )
+            for host in HOSTS
+        ]
+        for worker in workers:
             _told(worker, r"(Successfully registered with master)")
-            yield url
+        yield url
 
 
 @contextmanager
-def _daemon(log: Path, kind: str, *flags: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+def _daemon(
+    log: Path, kind: str, host: str, *flags: str
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     home = Path(pyspark.__file__).parent
     log.parent.mkdir(parents=True, exist_ok=True)
     # The configuration that the library ships logs warnings only; what we wait for is more.
@@ -49,7 +70,7 @@ def _daemon(log: Path, kind: str, *flags: str) -> Iterator[tuple[subprocess.Pope
         **os.environ,
         "JAVA_HOME": find_java().home,
         "SPARK_HOME": str(home),
-        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_IP": host,
         "SPARK_DAEMON_JAVA_OPTS": f"-Dlog4j2.configurationFile=file:{settings}",
         "SPARK_DAEMON_MEMORY": "256m",
     }
@@ -59,7 +80,7 @@ def _daemon(log: Path, kind: str, *flags: str) -> Iterator[tuple[subprocess.Pope
                 str(home / "bin" / "spark-class"),
                 f"org.apache.spark.deploy.{kind}",
                 "--host",
-                "127.0.0.1",
+                host,
                 *flags,
             ],
             env=environment,

@@ -102,6 +102,11 @@ def start_spark(settings: SparkSettings, name: str) -> Iterator[SparkContext]:
 
     active = SparkContext._active_spark_context
     if active is not None:
+        if settings.master not in (MASTER_DEFAULT, active.master):
+            raise ConfigError(
+                f"this program has a Spark context on master {active.master!r} already",
+                remedy=f"stop it before you use {settings.master!r}",
+            )
         yield active
         return
     if "PYSPARK_GATEWAY_PORT" in os.environ:
@@ -184,6 +189,8 @@ def _conf(settings: SparkSettings, name: str, address: str | None, log: Path) ->
         "spark.driver.extraJavaOptions": quiet,
         "spark.ui.showConsoleProgress": "false",
     }
+    if settings.is_local:
+        found["spark.python.daemon.module"] = "dovetail_pipeline.spark.daemon"
     if address is not None:
         found |= {"spark.driver.host": address, "spark.driver.bindAddress": address}
     return found

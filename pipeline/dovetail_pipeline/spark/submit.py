@@ -38,7 +38,8 @@ PYTHON = {python!r}  # the interpreter that has Dovetail
 try:
     from dovetail_pipeline.spark.submit import main
 except ImportError as e:
-    if os.path.realpath(sys.executable) == os.path.realpath(PYTHON) or not os.path.exists(PYTHON):
+    # Not by what links lead to: a virtual environment's Python is a link to one without packages.
+    if sys.executable == PYTHON or not os.path.exists(PYTHON):
         sys.exit(f"error: {{e}}; set PYSPARK_PYTHON to an interpreter that has dovetail")
     os.environ.pop("PYTHONHOME", None)
     os.environ.setdefault("PYSPARK_PYTHON", PYTHON)
