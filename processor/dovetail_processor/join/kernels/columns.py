@@ -13,7 +13,7 @@ import numpy as np
 
 from dovetail_processor.join.kernels.heap import heap_next, heap_read, heap_write
 from dovetail_processor.join.kernels.raw import WORDS as ARENA
-from dovetail_processor.join.kernels.raw import Memory, load, load_long, store, store_long
+from dovetail_processor.join.kernels.raw import Memory, load, load_long, prefetch, store, store_long
 
 _u32 = nb.uint32[::1]
 _u32_ro = nb.types.Array(nb.uint32, 1, "C", readonly=True)
@@ -153,6 +153,8 @@ def scatter_text(
 def gather_words(m: Any, rows_at: Any, ats: Any, columns: Any) -> None:
     """columns[c][k] = the eight bytes at ats[c] of row rows_at[k]; `columns` holds addresses."""
     for k in range(rows_at.size):
+        if k + 24 < rows_at.size:
+            prefetch(m[ARENA], np.int64(rows_at[k + 24]))
         source = m[ARENA] + 4 * np.int64(rows_at[k])
         for c in range(ats.size):
             store_long(columns[c], k, load_long(source + 4 * ats[c], 0))
