@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from dovetail_proto.ids import ProcessorId
+from dovetail_proto.messages import EndOfMovedPartitions, LinkFrame, ReceivePartitions
+from dovetail_proto.wire import control, data
 from kit.sim_main import run_range
 from kit.sim_run import run_seed
+from kit.sim_world import World
 
 SEEDS = 2000
 BATCH = 50
@@ -37,6 +43,29 @@ def test_a_seed_is_a_run() -> None:
     """The same seed gives the same events, moves and results."""
     first, second = run_seed(7), run_seed(7)
     assert first == second
+
+
+def test_over_the_wire_every_run_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages that go through protobuf, byte by byte, lead to the same events and results."""
+    plain = [run_seed(seed) for seed in range(30)]
+    post = World.send
+
+    def send(self: World, source: str, to: str, message: Any) -> None:
+        if type(message) in control.SPECS:
+            sender = None if source.startswith("m") else ProcessorId(source)
+            heard, message = control.decode(control.encode(sender, message))
+            assert heard == sender
+        elif isinstance(message, ReceivePartitions):
+            message = data.decode_parts(data.encode_parts(message), 1 << 20)
+        elif isinstance(message, list):
+            markers = [f for f in message[1:] if isinstance(f[1], EndOfMovedPartitions)]
+            for number, marker in markers:
+                frame = LinkFrame(number, marker)
+                assert data.decode_frame(data.encode_frame(frame)) == frame
+        post(self, source, to, message)
+
+    monkeypatch.setattr(World, "send", send)
+    assert [run_seed(seed) for seed in range(30)] == plain
 
 
 def test_the_seeds_reach_what_they_are_for() -> None:
