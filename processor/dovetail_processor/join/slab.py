@@ -46,6 +46,9 @@ class Slab:
         self.header[pages.LIMIT] = limit_bytes
         self.bits = np.zeros(superpages, np.uint64)
         self.links = np.zeros((superpages, pages.LINK_FIELDS), np.int32)
+        nothing = self.words[:0]
+        self.arena = self.memory(nothing, nothing, 1, 0)
+        """`Memory` for kernels that look at no group."""
 
     def memory(
         self, groups: NDArray[np.uint32], parts: NDArray[np.uint32], inputs: int, keyed: int
@@ -55,12 +58,6 @@ class Slab:
         slot_words = 2 + keyed + inputs
         slots = [(pages.PAGE_WORDS[c] - index.HEADER_WORDS) // slot_words for c in (0, 1)]
         return (*(a.ctypes.data for a in arrays), inputs, keyed, slot_words, *slots)
-
-    @property
-    def arena(self) -> tuple[int, ...]:
-        """`Memory` for kernels that look at no group."""
-        nothing = self.words[:0]
-        return self.memory(nothing, nothing, 1, 0)
 
     @property
     def used_bytes(self) -> int:

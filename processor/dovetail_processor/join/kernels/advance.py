@@ -123,6 +123,12 @@ def _link(m: Any, head: Any, row: Any, part: Any) -> None:
 
 
 @nb.njit(cache=True, nogil=True, forceinline=True)
+def _fill(lane: Any, begin: Any, end: Any, value: Any) -> None:
+    for c in range(begin, end):
+        store(lane, c, value)
+
+
+@nb.njit(cache=True, nogil=True, forceinline=True)
 def _combine(m: Any, out: Any, capacity: Any, cursor: Any, i: Any, n: Any, row: Any, k: Any) -> Any:
     """Emit the combinations of `row` from the odometer on; (chunk length, whether it ended).
 
@@ -131,6 +137,7 @@ def _combine(m: Any, out: Any, capacity: Any, cursor: Any, i: Any, n: Any, row: 
     words = m[WORDS]
     last = n - 1 if i != n - 1 else n - 2
     fast = out + 4 * last * capacity
+    first = k
     copy_from = np.int64(-1)
     copy_size = np.int64(0)
     while True:
@@ -151,13 +158,11 @@ def _combine(m: Any, out: Any, capacity: Any, cursor: Any, i: Any, n: Any, row: 
                 copy_from = begin
                 copy_size = k - begin
         for j in range(n):
-            if j != last:
-                value = row if j == i else load_long(cursor, POSITIONS + j)
-                lane = out + 4 * j * capacity
-                for c in range(begin, k):
-                    store(lane, c, value)
+            if j not in (last, i):
+                _fill(out + 4 * j * capacity, begin, k, load_long(cursor, POSITIONS + j))
         if position != 0:
             store_long(cursor, POSITIONS + last, position)
+            _fill(out + 4 * i * capacity, first, k, row)
             return k, False
         store_long(cursor, POSITIONS + last, load_long(cursor, POSITIONS + n + last))
         j = last - 1
@@ -170,6 +175,7 @@ def _combine(m: Any, out: Any, capacity: Any, cursor: Any, i: Any, n: Any, row: 
                 store_long(cursor, POSITIONS + j, load_long(cursor, POSITIONS + n + j))
             j -= 1
         if j < 0:
+            _fill(out + 4 * i * capacity, first, k, row)
             return k, True
 
 
