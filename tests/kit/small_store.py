@@ -45,7 +45,7 @@ def content(store: SpillStore) -> list[list[Any]]:
             file = store.open_input(manifest, index)
             assert file is not None
             file.check_all()
-            rows += file.read(range(2), ["k", "s"]).to_pylist()
+            rows += file.read(range(manifest.inputs[index].row_groups), ["k", "s"]).to_pylist()
             file.close()
         found.append(rows)
     return found

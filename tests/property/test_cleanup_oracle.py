@@ -60,6 +60,7 @@ def tiny_bounds(budget_bytes: int, chunk_rows: int) -> Iterator[None]:
         patch(f"{module}.results.CHUNK_ROWS_MAX", chunk_rows),
         patch(f"{module}.bins.BIN_COST_MIN", 20),
         patch(f"{module}.measuring.SEGMENTS_PER_PART", 5),
+        patch("dovetail_proto.spill_format.writer.ROW_GROUP_BYTES_MIN", 150 * (chunk_rows % 4)),
         patch("dovetail_proto.spill_format.writer.ROW_GROUP_BYTES_MAX", 300),
     ):
         yield

@@ -44,7 +44,7 @@ def all_rows(store: SpillStore, index: int) -> pa.Table:
     for push in store.pushes():
         file = store.open_input(push, index)
         if file is not None:
-            count = push.inputs[index].rows.size
+            count = push.inputs[index].row_groups
             parts.append(file.read(range(count), store.plan.inputs[index].kept.names))
             file.close()
     return pa.concat_tables(parts)
@@ -62,21 +62,40 @@ def test_what_was_pushed_is_read_back(tmp_path: Path):
 
 
 def test_manifest_tells_group_generation_rows_and_hash_range(tmp_path: Path):
-    """One row group per group; the recorded hash range is that of its rows."""
+    """Small groups share a row group, piece by piece; a piece's hash range is that of its rows."""
     store = small_store(tmp_path / "spill")
     push = store.pushes()[1]
     entry = push.inputs[0]
     file = store.open_input(push, 0)
-    assert sorted(push.groups) == sorted(set(entry.group.tolist()))
+    assert sorted(push.groups) == entry.group.tolist()
     assert set(push.groups.values()) == {1}
-    for r in range(entry.rows.size):
-        part = file.read([r], ["k"])
-        hashes = canonical_keys([part.column("k").combine_chunks()], [pa.int64()]).hashes
-        assert part.num_rows == entry.rows[r]
-        assert (hashes[0], hashes[-1]) == (entry.hash_min[r], entry.hash_max[r])
-        assert (hashes[1:] >= hashes[:-1]).all()
-        assert set(partition_ids(hashes, 8).tolist()) == {entry.group[r]}
+    assert entry.row_groups == 1
+    assert file.pieces([0]).tolist() == list(range(entry.rows.size))
+    rows = file.read([0], ["k"]).column("k").combine_chunks()
     file.close()
+    ends = np.cumsum(entry.rows)
+    for piece, end in enumerate(ends.tolist()):
+        part = rows.slice(end - int(entry.rows[piece]), int(entry.rows[piece]))
+        hashes = canonical_keys([part], [pa.int64()]).hashes
+        assert (hashes[0], hashes[-1]) == (entry.hash_min[piece], entry.hash_max[piece])
+        assert (hashes[1:] >= hashes[:-1]).all()
+        assert set(partition_ids(hashes, 8).tolist()) == {entry.group[piece]}
+
+
+def test_groups_of_some_size_have_row_groups_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """And the rows in them carry their group and generation."""
+    monkeypatch.setattr("dovetail_proto.spill_format.writer.ROW_GROUP_BYTES_MIN", 1)
+    store = small_store(tmp_path / "spill")
+    entry = store.pushes()[0].inputs[0]
+    assert entry.row_group.tolist() == list(range(entry.row_groups))
+    parquet = pq.ParquetFile(tmp_path / "spill" / entry.name)
+    for r in range(entry.row_groups):
+        part = parquet.read_row_group(r)
+        assert set(part.column("__group").to_pylist()) == {entry.group[r]}
+        assert set(part.column("__generation").to_pylist()) == {0}
+    parquet.close()
 
 
 def test_any_engine_reads_the_files(tmp_path: Path):
@@ -166,6 +185,7 @@ def test_a_large_group_takes_several_row_groups_in_hash_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """So that a reader needs a bounded amount at once."""
+    monkeypatch.setattr("dovetail_proto.spill_format.writer.ROW_GROUP_BYTES_MIN", 500)
     monkeypatch.setattr("dovetail_proto.spill_format.writer.ROW_GROUP_BYTES_MAX", 1000)
     plan = make_plan([SCHEMA, SCHEMA], partitions=1)
     rows = table(400)
@@ -173,7 +193,7 @@ def test_a_large_group_takes_several_row_groups_in_hash_order(
         tmp_path / "s", plan, [rows, table(1)], [np.zeros(400, int), np.zeros(1, int)]
     ).store
     entry = store.pushes()[0].inputs[0]
-    assert entry.rows.size > 5
+    assert entry.row_groups == entry.rows.size > 5
     assert entry.rows.sum() == 400
     assert (entry.hash_min[1:] >= entry.hash_max[:-1]).all()
     again = SpillStore.open(str(tmp_path / "s"))
@@ -223,7 +243,7 @@ def test_an_aborted_push_leaves_nothing(tmp_path: Path):
     assert writer.write_group(0, 0, [rows, None], [(h, h), None]) > 0
     writer.abort()
     writer.abort()
-    assert list((tmp_path / "s" / "pushes").iterdir()) == []
+    assert list(tmp_path.glob("s/pushes/*")) == []
     again = store.begin_push()
     again.write_group(0, 0, [None, rows], [None, (h, h)])
     manifest = again.commit()
@@ -329,5 +349,5 @@ def test_hashes_are_text_in_json(tmp_path: Path):
     """Readers whose integers end at 2⁵³ lose nothing."""
     small_store(tmp_path / "s")
     raw = json.loads((tmp_path / "s/pushes/000001/manifest.json").read_text())
-    columns = raw["body"]["inputs"][0]["row_groups"]
+    columns = raw["body"]["inputs"][0]["pieces"]
     assert all(len(h) == 16 and int(h, 16) < 2**64 for h in columns["hash_max"])

@@ -159,27 +159,30 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "huge": (lambda b: _entry(b).update(bytes=2**63), "must be an integer in 12"),
     "footer": (lambda b: _entry(b).update(footer_bytes=2**40), "footer is larger than the file"),
     "crc": (lambda b: _entry(b).update(footer_crc32="xyz"), "hexadecimal digits of fixed length"),
-    "chunks": (lambda b: _entry(b).update(chunk_crc32="AAAA"), "must be 8 values of uint32"),
+    "chunks": (lambda b: _entry(b).update(chunk_crc32="AAAAAAA="), "must be 4 values of uint32"),
     "base64": (lambda b: _entry(b).update(chunk_crc32="é"), "must be base64"),
-    "leaves": (lambda b: _entry(b).update(leaf_columns=3), "field 'chunk_crc32' must be 6 values"),
-    "lengths": (lambda b: _entry(b)["row_groups"]["rows"].append(1), "lists of different lengths"),
-    "group": (lambda b: _entry(b)["row_groups"].update(group=[0, 2]), "integers in 0 … 1"),
-    "rows": (lambda b: _entry(b)["row_groups"].update(rows=[0, 1]), "'rows' must be integers in 1"),
-    "hash": (lambda b: _entry(b)["row_groups"].update(hash_min=["0", "1"]), "16 hexadecimal"),
+    "leaves": (lambda b: _entry(b).update(leaf_columns=3), "field 'chunk_crc32' must be 3 values"),
+    "lengths": (lambda b: _entry(b)["pieces"]["rows"].append(1), "lists of different lengths"),
+    "row group": (lambda b: _entry(b)["pieces"].update(row_group=[0, 2]), "one by one"),
+    "first row group": (lambda b: _entry(b)["pieces"].update(row_group=[1, 1]), "one by one"),
+    "nothing": (lambda b: _entry(b)["pieces"].update(row_group=[]), "a file without rows"),
+    "group": (lambda b: _entry(b)["pieces"].update(group=[0, 2]), "integers in 0 … 1"),
+    "rows": (lambda b: _entry(b)["pieces"].update(rows=[0, 1]), "'rows' must be integers in 1"),
+    "hash": (lambda b: _entry(b)["pieces"].update(hash_min=["0", "1"]), "16 hexadecimal"),
     "range": (
-        lambda b: _entry(b)["row_groups"].update(hash_max=["0" * 16] * 2),
+        lambda b: _entry(b)["pieces"].update(hash_max=["0" * 16] * 2),
         "a hash range ends before it begins",
     ),
     "outside": (
-        lambda b: _entry(b)["row_groups"].update(hash_max=["f" * 16] * 2),
+        lambda b: _entry(b)["pieces"].update(hash_max=["f" * 16] * 2),
         "a hash range lies outside its group",
     ),
     "generations": (
-        lambda b: _entry(b)["row_groups"].update(generation=[5, 0]),
+        lambda b: _entry(b)["pieces"].update(generation=[5, 0]),
         "group 0 has two generations",
     ),
     "again": (
-        lambda b: [e["row_groups"].update(generation=[1, 1]) for e in b["inputs"]],
+        lambda b: [e["pieces"].update(generation=[1, 1]) for e in b["inputs"]],
         "has generation 1 in push 1 too",
     ),
 }
@@ -219,6 +222,15 @@ def test_every_field_of_the_run_record_is_checked(closed_store: Path, tmp_path: 
     with pytest.raises(SpillError) as caught:
         SpillStore.open(str(root))
     assert message in str(caught.value)
+
+
+def test_a_plan_of_another_version_is_refused_by_name(closed_store: Path, tmp_path: Path):
+    """A store of a later Dovetail."""
+    root = tmp_path / "s"
+    shutil.copytree(closed_store, root)
+    resealed(root / "query.json", lambda b: b["plan"].update(version=99))
+    with pytest.raises(SpillError, match=r"query\.json: plan has version 99"):
+        SpillStore.open(str(root))
 
 
 def test_another_version_is_refused_with_what_to_do(closed_store: Path, tmp_path: Path):

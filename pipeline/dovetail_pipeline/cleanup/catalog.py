@@ -1,10 +1,10 @@
-"""What there is to clean up: the row groups of all groups that were pushed more than once.
+"""What there is to clean up: the pieces of all groups that were pushed more than once.
 
 A group with one generation on disk owes nothing, because the run's close pushes the rest of every
 group that has any: its rows have all met. The catalog leaves such groups out.
 
-Row groups are kept as columns, one array per property, because there may be a million of them. A
-hash range picks the ones to read: groups, and row groups within a group, are hash ranges.
+Pieces are kept as columns, one array per property, because there may be a million of them. A hash
+range picks the ones to read: groups, and pieces within a group, are hash ranges.
 """
 
 from __future__ import annotations
@@ -34,31 +34,32 @@ class SpillFile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
-    """Row groups of one input; all arrays have one element per row group.
+    """Pieces of one input (rows of one group in one row group); an array element for each.
 
     In the order of stores, pushes and files, so that a group's generations usually ascend.
     """
 
     file: NDArray[np.int64]  # index into Catalog.files
+    number: NDArray[np.int64]  # index into the file's entry
     row_group: NDArray[np.int64]
     group: NDArray[np.int64]
     generation: NDArray[np.int64]
     rows: NDArray[np.int64]
     memory_bytes: NDArray[np.int64]
-    stored_bytes: NDArray[np.int64]
+    stored_bytes: NDArray[np.int64]  # about
     hash_min: NDArray[np.uint64]
     hash_max: NDArray[np.uint64]
 
     def pick(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> Pieces:
-        """Some of the row groups, by mask or index."""
+        """Some of the pieces, by mask or index."""
         return Pieces(*(getattr(self, name)[chosen] for name in self.__slots__))
 
     def overlapping(self, low: int, high: int) -> Pieces:
-        """The row groups that may hold hashes in low … high."""
+        """The pieces that may hold hashes in low … high."""
         return self.pick((self.hash_max >= np.uint64(low)) & (self.hash_min <= np.uint64(high)))
 
     def share(self, low: int, high: int) -> NDArray[np.float64]:
-        """Roughly which share of each row group lies in low … high, hashes being even."""
+        """Roughly which share of each piece lies in low … high, hashes being even."""
         begin = np.maximum(self.hash_min, np.uint64(low)).astype(np.float64)
         end = np.minimum(self.hash_max, np.uint64(high)).astype(np.float64)
         width = (self.hash_max - self.hash_min).astype(np.float64)
@@ -86,10 +87,19 @@ class Catalog:
         """Bytes that must be read."""
         return sum(int(p.stored_bytes.sum()) for p in self.inputs)
 
-    def generations_of(self, group: int) -> list[int]:
-        """The generations of a group, ascending."""
-        found = [p.generation[p.group == group] for p in self.inputs]
-        return [int(g) for g in np.unique(np.concatenate(found))]
+    def group_generations(self) -> list[int]:
+        """How many generations each of `groups` has."""
+        pairs = [p.group * (1 << 31) + p.generation for p in self.inputs]
+        groups = np.unique(np.concatenate(pairs)) >> 31
+        return [int(n) for n in np.bincount(np.searchsorted(self.groups, groups))]
+
+    def group_rows(self) -> list[tuple[int, ...]]:
+        """Rows of each of `groups`, per input."""
+        size = len(self.groups)
+        per_input = [
+            np.bincount(np.searchsorted(self.groups, p.group), p.rows, size) for p in self.inputs
+        ]
+        return [tuple(int(n) for n in rows) for rows in zip(*per_input, strict=True)]
 
 
 def open_catalog(
@@ -145,15 +155,17 @@ def _pieces(entries: list[tuple[int, InputEntry]], owing: NDArray[np.int64]) -> 
         return np.concatenate([np.empty(0, dtype), *parts])
 
     sizes = [e.rows.size for _, e in entries]
+    stored = [e.memory_bytes * (e.bytes / max(1, e.memory_bytes.sum())) for _, e in entries]
     numbers = [np.empty(0, np.int64), *(np.arange(s) for s in sizes)]
     pieces = Pieces(
         file=np.repeat(np.array([i for i, _ in entries], np.int64), sizes),
-        row_group=np.concatenate(numbers),
+        number=np.concatenate(numbers),
+        row_group=column("row_group"),
         group=column("group"),
         generation=column("generation"),
         rows=column("rows"),
         memory_bytes=column("memory_bytes"),
-        stored_bytes=column("stored_bytes"),
+        stored_bytes=np.concatenate([np.empty(0), *stored]).astype(np.int64),
         hash_min=column("hash_min", np.uint64),
         hash_max=column("hash_max", np.uint64),
     )

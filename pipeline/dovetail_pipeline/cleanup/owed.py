@@ -69,13 +69,14 @@ def _report(catalog: Catalog) -> OwedReport:
     with OpenFiles(catalog, COUNT_BYTES) as files:
         counts = measure(catalog, files, Slice(0, HASH_MAX), COUNT_BYTES // 2).counts
     found = []
-    for group in catalog.groups:
+    described = zip(catalog.groups, catalog.group_generations(), catalog.group_rows(), strict=True)
+    for group, generations, rows in described:
         c = counts.get(group, Counts())
         found.append(
             GroupOwed(
                 group=GroupId(group),
-                generations=len(catalog.generations_of(group)),
-                rows=tuple(int(p.rows[p.group == group].sum()) for p in catalog.inputs),
+                generations=generations,
+                rows=rows,
                 produced=sum(r.produced.get(group, 0) for r in catalog.records),
                 shared=c.shared,
                 owed=c.owed,

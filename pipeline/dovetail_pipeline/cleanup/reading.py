@@ -19,7 +19,6 @@ from dovetail_pipeline.cleanup.catalog import Catalog, Pieces
 from dovetail_pipeline.cleanup.files import OpenFiles
 from dovetail_pipeline.cleanup.slices import Slice
 from dovetail_proto.partitioning import Keys, canonical_keys, is_bijective
-from dovetail_proto.spill_format import check_hash_order
 from dovetail_proto.spill_format.sealed import refuse
 
 ROW_OVERHEAD_BYTES = 40
@@ -111,14 +110,14 @@ class SliceReader:
         for piece, count in self._numbered(index, hit, part):
             if at < end and at + count > begin:
                 decoded = self._decode(index, piece, part)
-                first = max(begin - at, 0)
-                rows.add(decoded.cut(first, min(end - at, count) - first), self._bijective)
+                chosen = np.arange(max(begin - at, 0), min(end - at, count))
+                rows.add(decoded.pick(chosen), self._bijective)
                 budget.spend(rows)
             at += count
         return rows
 
     def _numbered(self, index: int, hit: Pieces, part: Slice) -> Iterator[tuple[Pieces, int]]:
-        """The row groups of a hit one by one, with their rows in the slice."""
+        """The pieces of a hit one by one, with their rows in the slice."""
         for p in range(hit.rows.size):
             piece = hit.pick(np.array([p]))
             inside = piece.hash_min[0] >= part.low and piece.hash_max[0] <= part.high
@@ -130,36 +129,42 @@ class SliceReader:
     def _decode(
         self, index: int, batch: Pieces, part: Slice, columns: Sequence[str] | None = None
     ) -> _Decoded:
-        """The rows of a batch (row groups of one file, in hash order) that lie in the slice."""
+        """The rows of a batch (pieces of one file, in file order) that lie in the slice."""
         plan = self._catalog.plan
         key = plan.inputs[index].key
         wanted = self._columns[index] if columns is None else columns
         names = list(dict.fromkeys([*wanted, *key]))
         file = self._files.file(int(batch.file[0]), index)
+        row_groups = np.unique(batch.row_group).tolist()
         before = file.bytes_read
-        table = file.read(batch.row_group.tolist(), names)
+        table = file.read(row_groups, names)
         self.bytes_read += file.bytes_read - before
         arrays = {name: _one_chunk(table.column(name)) for name in names}
         keys = canonical_keys([arrays[k] for k in key], plan.key_types)
         if keys.valid is not None:
             refuse(file.place, "a key is null, and such rows are never in the state of a join")
-        entry = self._catalog.files[int(batch.file[0])].entry
-        check_hash_order(keys.hashes, entry, batch.row_group.tolist(), file.place)
-        generations = np.repeat(batch.generation, batch.rows).astype(np.int32)
+        pieces = file.pieces(row_groups)
+        file.check_hashes(keys.hashes, pieces)
+        rows = file.entry.rows[pieces]
+        generations = np.repeat(file.entry.generation[pieces].astype(np.int32), rows)
         decoded = _Decoded({n: arrays[n] for n in wanted}, keys, generations)
-        first = int(np.searchsorted(keys.hashes, np.uint64(part.low), "left"))
-        last = int(np.searchsorted(keys.hashes, np.uint64(part.high), "right"))
-        return decoded.cut(first, last - first)
+        inside = (batch.hash_min >= np.uint64(part.low)) & (batch.hash_max <= np.uint64(part.high))
+        if pieces.size == batch.number.size and inside.all():
+            return decoded
+        chosen = np.repeat(np.isin(pieces, batch.number), rows)
+        chosen &= (keys.hashes >= np.uint64(part.low)) & (keys.hashes <= np.uint64(part.high))
+        return decoded.pick(np.flatnonzero(chosen))
 
 
 def _batches(hit: Pieces, size_max: int) -> Iterator[Pieces]:
-    """The row groups of a hit, by file and in hash order, in batches of bounded size."""
-    order = np.lexsort((hit.row_group, hit.hash_min, hit.file))
-    hit = hit.pick(order)
+    """The pieces of a hit, by file and row group, in batches of about bounded size."""
+    hit = hit.pick(np.lexsort((hit.number, hit.file)))
     begin = 0
     size = 0
     for p in range(hit.rows.size):
-        if p > begin and (hit.file[p] != hit.file[begin] or size + hit.memory_bytes[p] > size_max):
+        new_file = hit.file[p] != hit.file[begin]
+        new_row_group = p > 0 and hit.row_group[p] != hit.row_group[p - 1]
+        if new_file or (new_row_group and size + hit.memory_bytes[p] > size_max):
             yield hit.pick(np.arange(begin, p))
             begin, size = p, 0
         size += int(hit.memory_bytes[p])
@@ -176,21 +181,22 @@ class _Decoded:
     keys: Keys
     generations: NDArray[np.int32]
 
-    def cut(self, first: int, count: int) -> _Decoded:
+    def pick(self, chosen: NDArray[np.int64]) -> _Decoded:
         """Some of the rows, copied, so that the others can be freed."""
-        if first == 0 and count == self.generations.size:
-            return self
-        chosen = np.arange(first, first + count)
+        numbers = pa.array(chosen)
         keys = self.keys
         offsets, data = None, None
         if keys.offsets is not None and keys.data is not None:
-            base = keys.offsets[first]
-            offsets = keys.offsets[first : first + count + 1] - base
-            data = keys.data[base : keys.offsets[first + count]].copy()
+            buffers = [None, pa.py_buffer(keys.offsets), pa.py_buffer(keys.data)]
+            whole = pa.Array.from_buffers(pa.large_binary(), keys.hashes.size, buffers)
+            _, picked, content = whole.take(numbers).buffers()
+            offsets = np.frombuffer(picked, np.int64, chosen.size + 1)
+            size = int(offsets[-1])
+            data = np.frombuffer(content, np.uint8, size) if size else np.empty(0, np.uint8)
         return _Decoded(
-            {name: array.take(pa.array(chosen)) for name, array in self.columns.items()},
-            Keys(keys.hashes[first : first + count].copy(), None, offsets, data),
-            self.generations[first : first + count].copy(),
+            {name: array.take(numbers) for name, array in self.columns.items()},
+            Keys(keys.hashes[chosen], None, offsets, data),
+            self.generations[chosen],
         )
 
 

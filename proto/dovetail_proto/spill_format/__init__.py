@@ -4,7 +4,7 @@
 """
 
 from dovetail_proto.spill_format.layout import GENERATION_COLUMN, GROUP_COLUMN, InputLayout
-from dovetail_proto.spill_format.reader import InputFile, check_hash_order
+from dovetail_proto.spill_format.reader import InputFile
 from dovetail_proto.spill_format.records import InputEntry, PushManifest, RunRecord
 from dovetail_proto.spill_format.storage import LocalStorage, RemoteStorage, Storage, open_storage
 from dovetail_proto.spill_format.store import SpillStore
@@ -23,6 +23,5 @@ __all__ = [
     "RunRecord",
     "SpillStore",
     "Storage",
-    "check_hash_order",
     "open_storage",
 ]

@@ -36,7 +36,8 @@ class InputFile:
 
     def __init__(self, storage: Storage, entry: InputEntry, layout: InputLayout) -> None:
         self.place = f"{storage.uri}/{entry.name}"
-        self._entry = entry
+        self.entry = entry
+        self._first = np.searchsorted(entry.row_group, np.arange(entry.row_groups + 1))
         self._layout = layout
         self._raw = _open(storage, entry.name, self.place)
         try:
@@ -63,10 +64,29 @@ class InputFile:
             table = table.select(list(columns)).cast(kept)
         except (pa.ArrowException, OSError, KeyError) as e:
             refuse(self.place, f"cannot be decoded: {e}")
-        expected = int(self._entry.rows[list(row_groups)].sum())
+        expected = int(self.entry.rows[self.pieces(row_groups)].sum())
         if table.num_rows != expected:
             refuse(self.place, f"has {table.num_rows} rows where {expected} were written")
         return table
+
+    def pieces(self, row_groups: Sequence[int]) -> NDArray[np.int64]:
+        """The pieces that `read` of these row groups returns, in order, by number in the entry."""
+        runs = [np.arange(self._first[r], self._first[r + 1]) for r in row_groups]
+        return np.concatenate(runs).astype(np.int64)
+
+    def check_hashes(self, hashes: NDArray[np.uint64], pieces: NDArray[np.int64]) -> None:
+        """Refuse rows of whole pieces, in order, whose key hashes are not what was recorded.
+
+        A changed hash function shows here, before it can make matching keys miss each other.
+        """
+        ends = np.cumsum(self.entry.rows[pieces])
+        starts = ends - self.entry.rows[pieces]
+        ok = (hashes[starts] == self.entry.hash_min[pieces]).all()
+        ok = ok and (hashes[ends - 1] == self.entry.hash_max[pieces]).all()
+        falls = hashes[1:] < hashes[:-1]
+        falls[ends[:-1] - 1] = False
+        if not ok or falls.any():
+            refuse(self.place, "its rows are not in the recorded order of key hashes")
 
     def check_all(self) -> None:
         """Check every byte of the file against the manifest."""
@@ -81,13 +101,13 @@ class InputFile:
 
     def _chunks_of(self, r: int, leaves: Sequence[int]) -> Iterator[Chunk]:
         row_group = self._metadata.row_group(r)
-        crcs = self._entry.chunk_crc32[r * self._layout.leaf_count :]
+        crcs = self.entry.chunk_crc32[r * self._layout.leaf_count :]
         for leaf in leaves:
             chunk = row_group.column(leaf)
             yield chunk.data_page_offset, chunk.total_compressed_size, int(crcs[leaf])
 
     def _checked_footer(self) -> tuple[Any, pq.ParquetFile]:
-        entry = self._entry
+        entry = self.entry
         check = checker(self.place)
         check(self._raw.size == entry.bytes, f"has {self._raw.size} bytes, not {entry.bytes}")
         footer = self._raw.read_at(entry.bytes - entry.footer_bytes, entry.footer_bytes)
@@ -99,11 +119,11 @@ class InputFile:
             names = parquet.schema_arrow.names
         except (pa.ArrowException, OSError) as e:
             refuse(self.place, f"its footer cannot be read: {e}")
-        check(metadata.num_row_groups == entry.rows.size, "has another number of row groups")
+        check(metadata.num_row_groups == entry.row_groups, "has another number of row groups")
         check(metadata.num_columns == self._layout.leaf_count, "has another number of columns")
         check(names == self._layout.file_schema.names, "has columns of another query")
         check(
-            entry.chunk_crc32.size == entry.rows.size * self._layout.leaf_count,
+            entry.chunk_crc32.size == entry.row_groups * self._layout.leaf_count,
             "has another number of column chunks",
         )
         return metadata, parquet
@@ -180,20 +200,3 @@ def _open(storage: Storage, name: str, place: str) -> RandomReader:
         refuse(place, "is missing, though the manifest of its push names it")
     except OSError as e:
         raise SpillError(f"{place}: cannot be read: {e}", remedy="check the disk") from e
-
-
-def check_hash_order(
-    hashes: NDArray[np.uint64], entry: InputEntry, row_groups: Sequence[int], place: str
-) -> None:
-    """Refuse rows (of whole row groups, in order) whose key hashes are not what was recorded.
-
-    A changed hash function shows here, before it can make matching keys miss each other.
-    """
-    ends = np.cumsum(entry.rows[list(row_groups)])
-    starts = np.concatenate(([0], ends[:-1]))
-    ok = (hashes[starts] == entry.hash_min[list(row_groups)]).all()
-    ok = ok and (hashes[ends - 1] == entry.hash_max[list(row_groups)]).all()
-    falls = hashes[1:] < hashes[:-1]
-    falls[ends[:-1] - 1] = False
-    if not ok or falls.any():
-        refuse(place, "its rows are not in the recorded order of key hashes")

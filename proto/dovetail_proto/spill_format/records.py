@@ -1,12 +1,14 @@
 """What a spill store says about itself: the manifest of a push, and the record of a closed run.
 
-A manifest describes each input's file by arrays with one element per row group, in file order:
+A manifest describes each input's file by *pieces*, the rows of one group that lie in one row group,
+as arrays with one element per piece, in file order:
 
-    file input-01.parquet          row group:   0      1      2      3
-                                       group:  17     17     42     99     a large group has several
-                                  generation:   0      0      3      1
-                                        rows: 800    512    300     41
-                              hash_min … max: sorted and disjoint within (group, generation)
+    file input-01.parquet       piece:   0      1      2      3      4
+                            row_group:   0      0      1      2      3
+                                group:  17     42     99     99     99     small groups share a row
+                           generation:   0      3      1      1      1     group, large ones have
+                                 rows: 800     30  41000  41000   1600     several
+                       hash_min … max: sorted and disjoint within a group
 
 Everything read here comes from outside and is checked before it is believed.
 """
@@ -65,7 +67,7 @@ def input_file(index: int) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InputEntry:
-    """One input's file in a push; the arrays have one element per row group.
+    """One input's file in a push; the arrays below `chunk_crc32` have one element per piece.
 
     Every byte of the file is under a checksum: the four of the magic, then the column chunks
     without a gap, then the footer.
@@ -76,13 +78,18 @@ class InputEntry:
     footer_bytes: int  # Parquet's footer with its length and magic: the file's last bytes
     footer_crc32: int
     chunk_crc32: NDArray[np.uint32]  # of column chunks, by row group, then by leaf column
+    row_group: NDArray[np.int64]  # 0, then never falling and never leaving one out
     group: NDArray[np.int64]
     generation: NDArray[np.int64]
     rows: NDArray[np.int64]
-    stored_bytes: NDArray[np.int64]  # in the file
     memory_bytes: NDArray[np.int64]  # as Arrow, when it was written
     hash_min: NDArray[np.uint64]
     hash_max: NDArray[np.uint64]
+
+    @property
+    def row_groups(self) -> int:
+        """Row groups in the file."""
+        return int(self.row_group[-1]) + 1
 
     def to_json(self) -> dict[str, Any]:
         """The entry as JSON values."""
@@ -92,12 +99,12 @@ class InputEntry:
             "footer_bytes": self.footer_bytes,
             "footer_crc32": hex32(self.footer_crc32),
             "chunk_crc32": pack(self.chunk_crc32),
-            "leaf_columns": self.chunk_crc32.size // max(1, self.rows.size),
-            "row_groups": {
+            "leaf_columns": self.chunk_crc32.size // self.row_groups,
+            "pieces": {
+                "row_group": self.row_group.tolist(),
                 "group": self.group.tolist(),
                 "generation": self.generation.tolist(),
                 "rows": self.rows.tolist(),
-                "stored_bytes": self.stored_bytes.tolist(),
                 "memory_bytes": self.memory_bytes.tolist(),
                 "hash_min": [hex64(h) for h in self.hash_min.tolist()],
                 "hash_max": [hex64(h) for h in self.hash_max.tolist()],
@@ -170,37 +177,40 @@ def _input_entry(fields: Fields, name: str, partitions: int) -> InputEntry:
     check = checker(fields.place)
     check(fields.text("name") == name, f"names a file other than {name}")
     leaves = fields.integer("leaf_columns", 1, 1 << 20)
-    columns = fields.fields("row_groups")
-    group = columns.ints("group", 0, partitions - 1)
+    columns = fields.fields("pieces")
+    row_group = columns.ints("row_group")
+    check(row_group.size > 0, "a file without rows is listed")
+    steps = np.diff(row_group, prepend=0)
+    in_turn = row_group[0] == 0 and bool(((steps == 0) | (steps == 1)).all())
+    check(in_turn, "row groups are not counted one by one")
     entry = InputEntry(
         name=name,
         bytes=fields.integer("bytes", 12),
         footer_bytes=fields.integer("footer_bytes", 8),
         footer_crc32=fields.hex32("footer_crc32"),
-        chunk_crc32=fields.packed("chunk_crc32", "uint32", leaves * group.size),
-        group=group,
+        chunk_crc32=fields.packed("chunk_crc32", "uint32", leaves * (int(row_group[-1]) + 1)),
+        row_group=row_group,
+        group=columns.ints("group", 0, partitions - 1),
         generation=columns.ints("generation", 0, GENERATIONS_MAX),
         rows=columns.ints("rows", 1),
-        stored_bytes=columns.ints("stored_bytes", 1),
         memory_bytes=columns.ints("memory_bytes"),
         hash_min=columns.hashes("hash_min"),
         hash_max=columns.hashes("hash_max"),
     )
     columns.done()
     fields.done()
-    sizes = {a.size for a in (entry.generation, entry.rows, entry.stored_bytes)}
+    sizes = {a.size for a in (entry.group, entry.generation, entry.rows)}
     sizes |= {a.size for a in (entry.memory_bytes, entry.hash_min, entry.hash_max)}
-    check(sizes == {group.size}, "row groups are described by lists of different lengths")
-    check(group.size > 0, "a file without row groups is listed")
+    check(sizes == {row_group.size}, "pieces are described by lists of different lengths")
     check(entry.footer_bytes <= entry.bytes, "its footer is larger than the file")
     check(bool((entry.hash_min <= entry.hash_max).all()), "a hash range ends before it begins")
     for bound in (entry.hash_min, entry.hash_max):
         owner = partition_ids(bound, partitions)
-        check(bool((owner == group).all()), "a hash range lies outside its group")
-    order = np.argsort(group, kind="stable")
-    again = group[order][1:] == group[order][:-1]
+        check(bool((owner == entry.group).all()), "a hash range lies outside its group")
+    order = np.argsort(entry.group, kind="stable")
+    again = entry.group[order][1:] == entry.group[order][:-1]
     ordered = entry.hash_max[order][:-1] <= entry.hash_min[order][1:]
-    check(bool(ordered[again].all()), "the row groups of a group are not in hash order")
+    check(bool(ordered[again].all()), "the pieces of a group are not in hash order")
     return entry
 
 

@@ -91,9 +91,13 @@ class SpillStore:
                 f"spill store {storage.uri}: there is no {QUERY_FILE}",
                 remedy="give the folder that a run used as --spill-dir",
             )
-        store_id = check_store_id(query[0].text("store"), query[0].place)
-        plan = plan_from_json(json.dumps(query[0].take("plan")))
-        query[0].done()
+        fields = query[0]
+        store_id = check_store_id(fields.text("store"), fields.place)
+        try:
+            plan = plan_from_json(json.dumps(fields.take("plan")))
+        except SpillError as e:
+            raise SpillError(f"{fields.place}: {e.message}", remedy=e.remedy) from e
+        fields.done()
         store = cls(storage, plan, store_id, [])
         store._pushes = [m for n in _push_numbers(storage) if (m := store._manifest(n))]
         store._check_generations()

@@ -25,6 +25,7 @@ from dovetail_proto.partitioning import canonical_keys
 from dovetail_proto.spill_format.layout import (
     PARQUET_MAGIC,
     ROW_GROUP_BYTES_MAX,
+    ROW_GROUP_BYTES_MIN,
     InputLayout,
 )
 from dovetail_proto.spill_format.records import (
@@ -82,31 +83,31 @@ class PushWriter:
         tables: Sequence[pa.Table | None],
         hash_ranges: Sequence[HashRange | None],
     ) -> int:
-        """Add a group; return the bytes that it takes in the files, compression included.
+        """Add a group; return the bytes of its rows as Arrow.
 
         `tables` hold the kept columns of each input, in key-hash order, and `hash_ranges` their
-        smallest and largest key hash; None stands for no rows. SpillError ends the push.
+        smallest and largest key hash; None stands for no rows. Tables must stay as they are until
+        the push has ended. Small groups share row groups with those written next, so write groups
+        in ascending order: then neighbours by hash lie together. SpillError ends the push.
         """
         if not self._open or group in self._groups:
             raise ValueError(f"group {group}: the push is over or has it already")
         if len(tables) != len(self._files) or len(hash_ranges) != len(self._files):
             raise ValueError(f"group {group}: expected {len(self._files)} tables and hash ranges")
         self._groups.add(group)
-        written = 0
-        longest = max((t.num_rows for t in tables if t is not None), default=0)
-        constants = [pa.array(np.full(longest, v, np.int32)) for v in (group, generation)]
+        size = 0
         try:
             for file, table, bounds in zip(self._files, tables, hash_ranges, strict=True):
                 if table is not None and table.num_rows:
                     if bounds is None:
                         raise ValueError(f"group {group}: rows without a hash range")
-                    written += file.write(group, generation, table, bounds, constants)
+                    size += file.write(group, generation, table, bounds)
         except OSError as e:
             self._fail(e)
         except BaseException:
             self.abort()
             raise
-        return written
+        return size
 
     def commit(self) -> PushManifest:
         """Make the push exist, durably; SpillError if that fails, and then it does not."""
@@ -170,38 +171,28 @@ class _InputWriter:
         self._scratch: str | None = None
         self._sink: Any = None
         self._writer: Any = None
-        self._row_groups: list[tuple[int, int, int, int, int, int, int]] = []
+        self._pieces: list[tuple[int, int, int, int, int, int, int]] = []
+        self._pending: list[pa.Table] = []  # tables of the last pieces, not written yet
+        self._pending_bytes = 0
+        self._row_groups = 0  # written
 
-    def write(
-        self,
-        group: int,
-        generation: int,
-        table: pa.Table,
-        bounds: HashRange,
-        constants: Sequence[pa.Array],
-    ) -> int:
-        if self._writer is None:
-            self._scratch = self._storage.scratch(self._name)
-            raw = pa.OSFile(self._scratch, "wb")
-            self._sink = pa.BufferedOutputStream(raw, WRITE_BUFFER_BYTES)
-            schema = self._layout.file_schema.with_metadata(self._identity)
-            self._writer = pq.ParquetWriter(self._sink, schema, **self._layout.options)
-        before = start = self._sink.tell()
-        for part, size, low, high in self._parts(table, bounds):
-            rows = part.num_rows
-            arrays = [*part.columns, *(c.slice(0, rows) for c in constants)]
-            whole = pa.Table.from_arrays(arrays, schema=self._layout.file_schema)
-            self._writer.write_table(whole, rows)
-            end = self._sink.tell()
-            self._row_groups.append((group, generation, rows, end - start, size, low, high))
-            start = end
-        return int(start - before)
+    def write(self, group: int, generation: int, table: pa.Table, bounds: HashRange) -> int:
+        size = int(table.nbytes)
+        if size >= ROW_GROUP_BYTES_MIN:
+            self._flush()
+        for part, part_bytes, low, high in self._parts(table, size, bounds):
+            piece = (self._row_groups, group, generation, part.num_rows, part_bytes, low, high)
+            self._pieces.append(piece)
+            self._pending.append(part)
+            self._pending_bytes += part_bytes
+            if self._pending_bytes >= ROW_GROUP_BYTES_MIN:
+                self._flush()
+        return size
 
     def _parts(
-        self, table: pa.Table, bounds: HashRange
+        self, table: pa.Table, size: int, bounds: HashRange
     ) -> Iterator[tuple[pa.Table, int, int, int]]:
-        """The table cut into row groups of bounded size, each with its size and hash range."""
-        size = table.nbytes
+        """The table cut into pieces of bounded size, each with its size and hash range."""
         if size <= ROW_GROUP_BYTES_MAX or table.num_rows == 1:
             yield table, size, *bounds
             return
@@ -213,8 +204,29 @@ class _InputWriter:
             low, high = canonical_keys(keys, self._key_types).hashes.tolist()
             yield part, part.nbytes, low, high
 
+    def _flush(self) -> None:
+        """Write the pending pieces as one row group."""
+        if not self._pending:
+            return
+        if self._writer is None:
+            self._scratch = self._storage.scratch(self._name)
+            raw = pa.OSFile(self._scratch, "wb")
+            self._sink = pa.BufferedOutputStream(raw, WRITE_BUFFER_BYTES)
+            schema = self._layout.file_schema.with_metadata(self._identity)
+            self._writer = pq.ParquetWriter(self._sink, schema, **self._layout.options)
+        rows = pa.concat_tables(self._pending)
+        pieces = np.array([p[1:4] for p in self._pieces[-len(self._pending) :]])
+        constants = [np.repeat(pieces[:, c].astype(np.int32), pieces[:, 2]) for c in (0, 1)]
+        arrays = [*rows.columns, *(pa.array(c) for c in constants)]
+        table = pa.Table.from_arrays(arrays, schema=self._layout.file_schema)
+        self._writer.write_table(table, rows.num_rows)
+        self._pending.clear()
+        self._pending_bytes = 0
+        self._row_groups += 1
+
     def finish(self) -> InputEntry | None:
         """Close the file, take its checksums and publish it; None if no rows came."""
+        self._flush()
         if self._scratch is None:
             return None
         self._writer.close()
@@ -222,23 +234,24 @@ class _InputWriter:
         chunks, footer_bytes, footer_crc32 = _checksums(self._scratch)
         size = os.path.getsize(self._scratch)
         self._storage.publish(self._scratch, self._name)
-        columns = list(zip(*self._row_groups, strict=True))
+        columns = list(zip(*self._pieces, strict=True))
         return InputEntry(
             name=self._name,
             bytes=size,
             footer_bytes=footer_bytes,
             footer_crc32=footer_crc32,
             chunk_crc32=chunks,
-            group=np.array(columns[0], np.int64),
-            generation=np.array(columns[1], np.int64),
-            rows=np.array(columns[2], np.int64),
-            stored_bytes=np.array(columns[3], np.int64),
+            row_group=np.array(columns[0], np.int64),
+            group=np.array(columns[1], np.int64),
+            generation=np.array(columns[2], np.int64),
+            rows=np.array(columns[3], np.int64),
             memory_bytes=np.array(columns[4], np.int64),
             hash_min=np.array(columns[5], np.uint64),
             hash_max=np.array(columns[6], np.uint64),
         )
 
     def drop(self) -> None:
+        self._pending.clear()
         for part in (self._writer, self._sink):
             if part is not None:
                 with contextlib.suppress(OSError, pa.ArrowException):
