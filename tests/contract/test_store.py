@@ -111,10 +111,23 @@ def test_a_manager_may_take_over_from_itself(opened: Opened) -> None:
     store.write(after(now, {"a": "2"}))
 
 
+def test_many_managers_may_open_a_new_store_at_once(opened: Opened) -> None:
+    """One of them makes it; the others wait for that and find it made."""
+    barrier = Barrier(6, timeout=60)
+    epochs: list[Epoch] = []
+
+    def start() -> None:
+        barrier.wait()
+        epochs.append(opened().claim("m").epoch)
+
+    run_all([Thread(target=start) for _ in range(6)])
+    assert sorted(epochs) == [1, 2, 3, 4, 5, 6]
+
+
 def test_of_many_managers_at_once_exactly_one_stays(opened: Opened) -> None:
     """Epochs are given once each, and only the last one's write is done."""
     handles = [opened() for _ in range(6)]
-    barrier = Barrier(len(handles))
+    barrier = Barrier(len(handles), timeout=60)
     offices: list[Office] = []
     fenced: list[Epoch] = []
 
@@ -138,7 +151,7 @@ def test_of_many_writes_of_one_revision_exactly_one_is_done(opened: Opened) -> N
     """The compare and the set cannot be torn apart, not even by the same manager's threads."""
     store = opened()
     office = store.claim("m")
-    barrier = Barrier(6)
+    barrier = Barrier(6, timeout=60)
     done: list[str] = []
 
     def write(value: str) -> None:

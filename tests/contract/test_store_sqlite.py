@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,17 @@ def test_a_value_that_somebody_else_put_there_is_refused(tmp_path: Path) -> None
     with pytest.raises(StoreDamaged, match="is not text"):
         store.entries()
     store.close()
+
+
+def test_opening_waits_for_a_file_that_another_process_is_making(tmp_path: Path) -> None:
+    """SQLite itself would not wait for this lock; the patience holds for it all the same."""
+    path = tmp_path / "manager.db"
+    maker = sqlite3.connect(path, isolation_level=None)
+    maker.execute("BEGIN IMMEDIATE")
+    started_s = time.monotonic()
+    with pytest.raises(StoreUnavailable, match="is locked"):
+        open_store(path, patience_s=0.2)
+    assert time.monotonic() - started_s >= 0.2
+    maker.execute("ROLLBACK")
+    open_store(path, patience_s=0.2).close()
+    maker.close()

@@ -170,7 +170,7 @@ class RedisStore(Store):
 
         def attempt() -> tuple[T, list[Any]]:
             nonlocal unknown
-            with cast(Pipeline, self._redis.pipeline(transaction=True)) as p:
+            with cast(Pipeline, self._redis.pipeline()) as p:
                 p.watch(HEAD)
                 head = _head(p.hgetall(HEAD))
                 p.multi()
