@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import typer
 
-from dovetail.commands import cleanup, doctor, generate, owed, run, simulate
+from dovetail.commands import cleanup, doctor, experiments, generate, owed, run, simulate
 from dovetail_proto.errors import ConfigError, DovetailError, Interrupted
 
 app = typer.Typer(
@@ -31,6 +31,7 @@ app.command("cleanup")(cleanup.cleanup)
 app.command("owed")(owed.owed)
 app.command("generate")(generate.generate)
 app.command("simulate")(simulate.simulate)
+app.add_typer(experiments.experiments, name="experiments")
 app.command("doctor")(doctor.doctor)
 
 
