@@ -311,10 +311,19 @@ class SimProcessor(SimSplits, SimDisk):
         if m.member:
             self.joined = True
         elif self.leaving and not self.groups:
+            self._hang_up()
             self.crashed = True
             self.world.tell(self.address, "has left")
         else:
             self.stop("the cluster let it go")
+
+    def _hang_up(self) -> None:
+        """Close the links: the markers of the last groups came behind all that was sent."""
+        for host in self.scenario.processors:
+            for split, inbox in self.inboxes.items():
+                box = host.outboxes.pop((split, self.address), None)
+                if box is not None and (box.pending or box.sent_number != inbox.number):
+                    raise Violation(f"{self.address} leaves before {split} has sent it all")
 
     def stop(self, cause: str) -> None:
         """Drop the query; results stay."""

@@ -20,6 +20,7 @@ KEPT = {
     513: "a manager woke from a pause, took its members for dead and sent one away unwritten",
     15731: "a manager waited for ever for a processor that had left to drop a failed query",
     17382: "the same, for a processor that left while the query failed",
+    184927: "a split went on sending to a processor that had left, whose last answer was lost",
     105954: "a processor that was started again took part in a move before it was taken in",
 }
 """Seeds that once failed, and why. Each has its own test as well, where the cause is a rule."""
