@@ -22,6 +22,9 @@ from dovetail_pipeline.cleanup.slices import Slice
 COUNTING_PARTS_PER_WORKER = 4
 """Parts of the store that are counted by themselves, so that no worker waits long for another."""
 
+COUNTING_ROWS_MIN = 1 << 18
+"""Rows that make a part worth handing out: about as much work as the handing out."""
+
 
 @dataclass(frozen=True, slots=True)
 class CleanupPlan:
@@ -38,7 +41,8 @@ def counting_pays(expected: Estimate) -> bool:
 
 def counting_slices(catalog: Catalog, workers: int) -> list[Slice]:
     """The line of hashes in slices of about as many rows each, to be measured in any order."""
-    count = COUNTING_PARTS_PER_WORKER * workers if workers > 1 else 1
+    most = max(1, catalog.rows // COUNTING_ROWS_MIN)
+    count = min(COUNTING_PARTS_PER_WORKER * workers, most) if workers > 1 else 1
     pieces = max(catalog.inputs, key=lambda p: int(p.rows.sum()))
     order = np.argsort(pieces.hash_min, kind="stable")
     rows = np.cumsum(pieces.rows[order])

@@ -6,7 +6,8 @@ one for every task that failed.
 
 from pyspark.daemon import manager
 
-import dovetail_pipeline.cleanup.conducting  # noqa: F401 - loaded once, for all that are forked
+from dovetail_pipeline.spark.on_executor import load
 
 if __name__ == "__main__":
+    load()
     manager()

@@ -9,6 +9,7 @@ comes from there. Until that has happened nothing else of ours may be imported.
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import platform
@@ -90,7 +91,18 @@ def settle() -> None:
     with open(folder / "lock", "ab") as lock:
         # The first process compiles the kernels, the others wait and load them.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        import dovetail_pipeline.cleanup.task
+        load()
+
+
+def load() -> None:
+    """Import what jobs need, and keep the garbage collector from looking at it.
+
+    Spark collects garbage after every task; with Numba's objects that took a third of a second.
+    """
+    import dovetail_pipeline.cleanup.conducting  # noqa: F401 - for what it brings along
+
+    gc.collect()
+    gc.freeze()
 
 
 def _unpacked(archive: Path) -> Path:
