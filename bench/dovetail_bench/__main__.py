@@ -12,6 +12,7 @@ BENCHMARKS = (
     "whole_run",
     "beyond_memory",
     "hot_key",
+    "cleanup_bench",
 )
 
 

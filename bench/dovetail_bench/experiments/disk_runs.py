@@ -42,6 +42,9 @@ TICK_S = 0.02
 LIMIT_BYTES = 8 << 20
 SPILL_THRESHOLD = 0.8
 ROOMY_BYTES = 1 << 30
+CLEANUPS = 3
+"""The best of so many is told: a clean-up takes a fraction of a second, any disturbance as much."""
+
 SEED = 4
 
 
@@ -129,8 +132,15 @@ def _run(
             "cleanup_ms": 0.0,
         }
         if store is not None:
-            cleaned = run_local(store, None, workers=1, memory_bytes=64 << 20)
-            total |= {"results_left": cleaned.rows, "cleanup_ms": round(cleaned.seconds * 1000, 1)}
+            seconds = []
+            for _ in range(CLEANUPS):
+                cleaned = run_local(store, None, workers=1, memory_bytes=64 << 20)
+                seconds.append(cleaned.seconds)
+                store.storage.remove("cleanup")  # so that the next starts from nothing
+            total |= {
+                "results_left": cleaned.rows,
+                "cleanup_ms": round(min(seconds) * 1000, 1),
+            }
     experiment.rows += points
     experiment.totals.append(total)
 
