@@ -181,7 +181,8 @@ def test_a_clean_up_that_was_killed_goes_on(copied: Spilled, tmp_path: Path, bin
 def test_other_processes_end_with_the_one_that_was_killed(copied: Spilled, tmp_path: Path):
     """So that nobody goes on writing into an output that is being resumed."""
     with Program(copied.store.root, tmp_path / "out", 2, MEMORY_BYTES, "step") as program:
-        program.read()
+        while program.read().get("stage") != "joining":
+            program.go()
         others = psutil.Process(program.process.pid).children(recursive=True)
         assert others
         program.process.send_signal(signal.SIGKILL)
