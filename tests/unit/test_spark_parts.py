@@ -21,10 +21,13 @@ from dovetail_pipeline.spark import java, session, shipping, submit
 from dovetail_pipeline.spark.hands import SparkHands
 from dovetail_pipeline.spark.session import SparkError, SparkSettings, start_spark, why_unavailable
 from dovetail_proto.errors import ConfigError, OutputError, SpillError
+from dovetail_proto.kernel_cache import cache_folder
 from dovetail_proto.spill_format import RemoteStorage, SpillStore, storage
 from kit.spills import Spilled, make_plan, owed_results, read_bag, spill
 
 MEMORY_BYTES = 64 << 20
+KERNELS = cache_folder()
+"""Of the user: compiling them anew takes long."""
 
 
 @pytest.fixture(autouse=True)
@@ -160,7 +163,7 @@ def test_an_executor_imports_from_an_unpacked_copy_of_the_zip(tmp_path: Path) ->
         "import sys\n"
         f"sys.path[:0] = [{str(archive)!r}, {libraries!r}]\n"
         "from dovetail_pipeline.spark.on_executor import settle\n"
-        "sys.modules['dovetail_pipeline.cleanup.task'] = None\n"  # compiling is not the point here
+        "sys.modules['dovetail_pipeline.cleanup'] = None\n"  # compiling is not the point here
         "try:\n    settle()\nexcept ImportError:\n    pass\n"
         "import dovetail_proto.errors\n"
         "print(dovetail_proto.errors.__file__)\n"
@@ -178,12 +181,13 @@ def test_the_entry_point_finds_its_interpreter(tmp_path: Path) -> None:
     """Run by a Python without our packages, it goes on with the one that has them."""
     script = submit.entry_point()
     assert submit.entry_point() == script
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
         [sys._base_executable, "-S", "-I", script, "--spill", tmp_path / "nowhere"],
         capture_output=True,
         text=True,
         check=False,
-        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+        env={**environment, "NUMBA_CACHE_DIR": str(KERNELS)},
     )
     assert done.returncode == 6, done.stderr
     assert "there is no query.json" in done.stderr
