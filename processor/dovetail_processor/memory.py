@@ -1,6 +1,7 @@
 """How a processor's memory limit is shared out, so that nothing it holds can exceed it.
 
-    limit ─┬─ batches on their way to the join     2 per input: one read ahead, one waiting
+    limit ─┬─ readers                              pages of files, compressed and decoded
+           ├─ batches on their way to the join     2 per input: one read ahead, one waiting
            ├─ scratch of the batch being joined    addresses, order and hashes of its rows
            ├─ output on its way to the sink        pieces being made, waiting and being written
            ├─ a spill chunk                        columns of groups that are being written
@@ -22,6 +23,13 @@ BATCH_BYTES_MAX = 2 << 20
 BATCH_BYTES_MIN = 16 << 10
 OUTPUT_BYTES_MAX = 4 << 20
 """A piece of output: large enough that its cost per row is that of the gather alone."""
+
+READER_BYTES_MAX = 5 << 20
+"""What decoding a file of numbers takes beside its batches, measured: 7 MB at batches of 1 MB, less
+at smaller ones."""
+
+READERS_SHARE = 6
+"""Readers get at most a sixth of the limit: with little memory they use small pages and batches."""
 
 OUTPUT_BYTES_MIN = 32 << 10
 OUTPUT_PIECES = 4
@@ -70,7 +78,9 @@ def shares(limit_bytes: int, *, inputs: int, partitions: int) -> Shares:
 def _shares(limit: int, inputs: int) -> Shares:
     batch = min(max(limit // (32 * inputs), BATCH_BYTES_MIN), BATCH_BYTES_MAX)
     output = min(max(limit // 64, OUTPUT_BYTES_MIN), OUTPUT_BYTES_MAX)
-    queues = (2 * inputs + SCRATCH_PER_BATCH) * batch + (OUTPUT_PIECES + 1) * output
+    readers = min(limit // READERS_SHARE, inputs * READER_BYTES_MAX)
+    batches = (2 * inputs + SCRATCH_PER_BATCH) * batch
+    queues = readers + batches + (OUTPUT_PIECES + 1) * output
     return Shares(limit=limit, batch=batch, output=output, spill=output, state=limit - queues)
 
 

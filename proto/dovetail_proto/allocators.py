@@ -2,7 +2,7 @@
 
 A join in pages needs little else, but what it needs comes and goes in megabytes: batches, output,
 columns of a push. Arrow's default allocator kept 40 MB of that after use, malloc's arenas (one per
-thread) another 15 MB, measured at a limit of 100 MB; so configured, both together keep 5 MB.
+thread) another 15 MB, measured at a limit of 100 MB; so configured, both together keep 15 MB.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 
 import pyarrow as pa
 
-DECAY_MS = 200
+DECAY_MS = 50
 """How long freed memory is kept for the next batch. At once (0) it costs a page fault per page and
 batch, 1 s of system time on 9 M rows; at this value, measured at a limit of 100 MB, 0.1 × the limit
 more is resident than at 0."""
