@@ -52,7 +52,7 @@ def main() -> int:
     limit = max(whole["peak_state_bytes"]) // 4
     results = FOLDER / "results"
     _say(f"joining them with a quarter of that, {format_bytes(limit)} …")
-    quarter = _run(inputs, "--output", str(results), "--memory", str(limit), "--cleanup", "local")
+    quarter = _run(inputs, "--output", str(results), "--memory", str(limit), "--cleanup", "spark")
     _say("asking DuckDB for the same join …")
     checked = compare(
         results,
