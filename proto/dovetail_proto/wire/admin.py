@@ -1,0 +1,193 @@
+"""Admin requests and answers between plain types and protobuf, by the same table of fields."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
+
+from dovetail_proto import admin as a
+from dovetail_proto.query import PARTITIONS_MAX
+from dovetail_proto.v1 import admin_pb2 as pb
+from dovetail_proto.wire.control import Spec, read, write
+from dovetail_proto.wire.fields import (
+    COUNT,
+    FLAG,
+    MOVE,
+    NAME_FIELD,
+    POSITIVE,
+    SOME_GROUPS,
+    TEXT,
+    Codec,
+    limited,
+    refuse,
+    whole,
+)
+
+SQL_CHARS_MAX = 1 << 20
+"""Far beyond what a person writes; the planner has its own, smaller bound on words."""
+
+SCHEMA_BYTES_MAX = 1 << 20
+"""An Arrow schema of ten thousand columns takes less."""
+
+PROCESSORS_MAX = 10_000
+NUMBERS_MAX = 1_000
+
+Plain = TypeVar("Plain")
+
+
+def _read_sql(value: str, where: str) -> str:
+    if not value.strip() or len(value) > SQL_CHARS_MAX:
+        raise refuse(where, value, f"SQL of at most {SQL_CHARS_MAX} characters")
+    return value
+
+
+def _read_number(value: float, where: str) -> float:
+    if not math.isfinite(value):
+        raise refuse(where, value, "a finite number")
+    return value
+
+
+def _read_weights(values: Any, where: str) -> tuple[float, ...]:
+    weights = tuple(_read_number(v, where) for v in values)
+    if len(weights) > PROCESSORS_MAX or any(w < 0 for w in weights):
+        raise refuse(where, weights, f"at most {PROCESSORS_MAX} weights of 0 or more")
+    if weights and not sum(weights):
+        raise refuse(where, weights, "weights of which one at least is above 0")
+    return weights
+
+
+def _read_numbers(values: Any, where: str) -> dict[str, float]:
+    if len(values) > NUMBERS_MAX:
+        raise refuse(where, f"{len(values)} numbers", f"at most {NUMBERS_MAX}")
+    return {TEXT.read(k, where): _read_number(v, where) for k, v in values.items()}
+
+
+def _many(kind: type, bound: int) -> Codec:
+    """A list of messages, at most `bound`."""
+
+    def read_all(values: Any, where: str) -> tuple[Any, ...]:
+        if len(values) > bound:
+            raise refuse(where, f"{len(values)} entries", f"at most {bound}")
+        return tuple(read(kind, v, SPECS) for v in values)
+
+    return Codec(read_all, lambda plain: [write(p, SPECS) for p in plain])
+
+
+SQL = Codec(_read_sql)
+NUMBER = Codec(_read_number)
+WEIGHTS = Codec(_read_weights, list)
+NUMBERS = Codec(_read_numbers, dict)
+SCHEMA = limited(SCHEMA_BYTES_MAX)
+PARTITION_COUNT = whole(1, PARTITIONS_MAX, "a number of partitions")
+GROUP = whole(0, PARTITIONS_MAX - 1, "a group")
+
+SPECS: dict[type, Spec] = {
+    a.CreateStream: (pb.CreateStreamRequest, {"name": NAME_FIELD, "schema": SCHEMA}),
+    a.StreamRef: (pb.StreamName, {"name": NAME_FIELD}),
+    a.QueryRef: (pb.QueryName, {"name": NAME_FIELD}),
+    a.Submit: (
+        pb.SubmitRequest,
+        {
+            "name": NAME_FIELD,
+            "sql": SQL,
+            "partitions": PARTITION_COUNT,
+            "weights": WEIGHTS,
+            "policy": NAME_FIELD,
+            "expected_state_bytes": COUNT,
+        },
+    ),
+    a.MoveGroups: (
+        pb.MoveRequest,
+        {"query": NAME_FIELD, "groups": SOME_GROUPS, "to": NAME_FIELD},
+    ),
+    a.Pin: (pb.PinRequest, {"query": NAME_FIELD, "groups": SOME_GROUPS, "pinned": FLAG}),
+    a.Rebalance: (pb.RebalanceRequest, {"query": NAME_FIELD, "dry_run": FLAG}),
+    a.SetPolicy: (pb.SetPolicyRequest, {"query": NAME_FIELD, "policy": NAME_FIELD}),
+    a.StreamStatus: (
+        pb.StreamStatus,
+        {"name": NAME_FIELD, "schema": SCHEMA, "rows": COUNT, "ended": FLAG},
+    ),
+    a.QueryStatus: (
+        pb.QueryStatus,
+        {
+            "name": NAME_FIELD,
+            "state": TEXT,
+            "cause": TEXT,
+            "policy": NAME_FIELD,
+            "map_version": COUNT,
+            "held_bytes": COUNT,
+            "spilled_bytes": COUNT,
+            "produced": COUNT,
+        },
+    ),
+    a.ProcessorStatus: (
+        pb.ProcessorStatus,
+        {
+            "name": NAME_FIELD,
+            "state": TEXT,
+            "memory_limit_bytes": COUNT,
+            "used_bytes": COUNT,
+            "groups": COUNT,
+            "rate": NUMBER,
+        },
+    ),
+    a.ClusterStatus: (
+        pb.ClusterStatus,
+        {
+            "epoch": POSITIVE,
+            "version": TEXT,
+            "processors": _many(a.ProcessorStatus, PROCESSORS_MAX),
+        },
+    ),
+    a.PartitionStatus: (
+        pb.PartitionStatus,
+        {"group": GROUP, "owner": NAME_FIELD, "since_version": COUNT, "pinned": FLAG},
+    ),
+    a.Partitions: (
+        pb.Partitions,
+        {"map_version": COUNT, "partitions": _many(a.PartitionStatus, PARTITIONS_MAX)},
+    ),
+    a.MoveStatus: (
+        pb.MoveStatus,
+        {
+            "id": MOVE,
+            "sender": NAME_FIELD,
+            "receiver": NAME_FIELD,
+            "phase": TEXT,
+            "outcome": TEXT,
+            "reason": TEXT,
+            "failure": TEXT,
+            "groups": COUNT,
+            "size_bytes": COUNT,
+            "started_s": NUMBER,
+            "ended_s": NUMBER,
+        },
+    ),
+    a.Moves: (pb.Moves, {"moves": _many(a.MoveStatus, PARTITIONS_MAX)}),
+    a.AdaptationRecord: (
+        pb.AdaptationRecord,
+        {
+            "at_s": NUMBER,
+            "policy": NAME_FIELD,
+            "decision": TEXT,
+            "reason": TEXT,
+            "admitted": FLAG,
+            "objection": TEXT,
+            "numbers": NUMBERS,
+            "repeated_times": COUNT,
+        },
+    ),
+    a.Adaptations: (pb.Adaptations, {"adaptations": _many(a.AdaptationRecord, PARTITIONS_MAX)}),
+}
+
+
+def to_wire(plain: Any) -> Message:
+    """The protobuf form of a request or an answer."""
+    return write(plain, SPECS)
+
+
+def from_wire(kind: type[Plain], message: Message) -> Plain:
+    """The plain form, checked; Refusal of domain `message` names the field that is wrong."""
+    return read(kind, message, SPECS)
