@@ -21,6 +21,7 @@ KEPT = {
     15731: "a manager waited for ever for a processor that had left to drop a failed query",
     17382: "the same, for a processor that left while the query failed",
     184927: "a split went on sending to a processor that had left, whose last answer was lost",
+    226076: "a split went on sending to a processor that had died after its last group moved",
     105954: "a processor that was started again took part in a move before it was taken in",
 }
 """Seeds that once failed, and why. Each has its own test as well, where the cause is a rule."""
