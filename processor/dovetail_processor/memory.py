@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from dovetail_proto.errors import MemoryLimitError
 
 BATCH_BYTES_MAX = 2 << 20
-"""Beyond 64 K rows of 32 bytes, larger batches no longer make the join faster."""
+"""64 K rows of 32 bytes, the batch that the join's kernels are measured with."""
 
 BATCH_BYTES_MIN = 16 << 10
 OUTPUT_BYTES_MAX = 4 << 20
-"""A piece of output: large enough that its cost per row is that of the gather alone."""
+"""A piece of output: the 64 K combinations of a chunk, at 64 bytes each."""
 
 READER_BYTES_MAX = 5 << 20
 """What decoding a file of numbers takes beside its batches, measured: 7 MB at batches of 1 MB, less

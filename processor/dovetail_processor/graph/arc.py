@@ -17,7 +17,7 @@ class Arc:
 
     def __init__(self, bound_bytes: int) -> None:
         self._bound_bytes = bound_bytes
-        self._batches: deque[pa.RecordBatch] = deque()
+        self._batches: deque[tuple[pa.RecordBatch, int]] = deque()  # with its bytes
         self.held_bytes = 0
         """Bytes of the batches in the arc."""
         self.ended = False
@@ -40,13 +40,14 @@ class Arc:
         """Put a batch at the end; one without rows is dropped."""
         assert not self.ended
         if batch.num_rows:
-            self._batches.append(batch)
-            self.held_bytes += batch.nbytes
+            size_bytes = batch.nbytes  # walks all buffers: asked for once
+            self._batches.append((batch, size_bytes))
+            self.held_bytes += size_bytes
 
     def take(self) -> pa.RecordBatch:
         """Remove the first batch."""
-        batch = self._batches.popleft()
-        self.held_bytes -= batch.nbytes
+        batch, size_bytes = self._batches.popleft()
+        self.held_bytes -= size_bytes
         return batch
 
     def end(self) -> None:

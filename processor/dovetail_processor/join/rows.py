@@ -29,7 +29,6 @@ class Encoder:
 
     def __init__(self, layout: RowLayout, batch: pa.RecordBatch) -> None:
         self._layout = layout
-        self._batch = batch
         self._valid = [_valid_of(c, batch.column(k)) for k, c in enumerate(layout.columns)]
         self._values = [_values_of(c, batch.column(k)) for k, c in enumerate(layout.columns)]
         words = [k for k, c in enumerate(layout.columns) if c.kind is Kind.WORD]

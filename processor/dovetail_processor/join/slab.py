@@ -64,11 +64,6 @@ class Slab:
         """Bytes in pages handed out."""
         return int(self.header[pages.USED])
 
-    @property
-    def peak_bytes(self) -> int:
-        """The largest `used_bytes` so far."""
-        return int(self.header[pages.PEAK])
-
     def limit(self, limit_bytes: int) -> None:
         """Hand out no page beyond `limit_bytes` from now on; what is handed out stays."""
         self.header[pages.LIMIT] = limit_bytes

@@ -63,7 +63,6 @@ class Detached:
 
     ids: NDArray[np.int64]
     generations: NDArray[np.int64]
-    produced: NDArray[np.int64]
     groups: NDArray[np.uint32]
     parts: NDArray[np.uint32]
     nested: list[list[GroupNested]]  # per input
@@ -77,7 +76,6 @@ class Detached:
         return Detached(
             ids=self.ids[first:end],
             generations=self.generations[first:end],
-            produced=self.produced[first:end],
             groups=self.groups[first:end].copy(),
             parts=self.parts[first * n : end * n].copy(),
             nested=[groups[first:end] for groups in self.nested],
@@ -228,7 +226,6 @@ class JoinState:
         detached = Detached(
             ids=ids,
             generations=self.generation[ids],
-            produced=self.produced[ids],
             groups=self._groups[ids],
             parts=np.ascontiguousarray(parts[ids]).reshape(-1, adv.PART_FIELDS),
             nested=[s.detach(ids.tolist()) if s is not None else [] for s in self._nested],

@@ -41,10 +41,9 @@ FREE = 4  # first wholly free superpage that was used before, −1 if none
 BUMP = 5  # first superpage never used
 SUPERPAGES = 6  # superpages in the arena
 USED = 7  # bytes in pages handed out
-PEAK = 8  # largest USED so far
-LIMIT = 9  # USED never exceeds this many bytes
-GROWTHS = 10  # how often an index page moved: slot addresses from before are stale
-SLAB_FIELDS = 11
+LIMIT = 8  # USED never exceeds this many bytes
+GROWTHS = 9  # how often an index page moved: slot addresses from before are stale
+SLAB_FIELDS = 10
 
 # Columns of `links`.
 CLASS = 0
@@ -136,7 +135,6 @@ def page_alloc(m: Any, page_class: Any) -> Any:
     if free == 0:
         _drop_partial(m, s, page_class)
     store_long(slab, USED, used)
-    store_long(slab, PEAK, max(used, load_long(slab, PEAK)))
     return s * SUPERPAGE_WORDS + at * page_words(page_class)
 
 
