@@ -36,7 +36,7 @@ OUTPUT_PIECES = 4
 """One being made, one waiting, one on its way to and one inside the sink."""
 
 SCRATCH_PER_BATCH = 2
-"""Scratch takes 36 bytes a row, a batch of narrow rows 24: at most twice the batch."""
+"""Scratch takes 36 bytes a row: at most twice the batch, unless rows are narrower than 18 bytes."""
 
 PAGE_BYTES_MIN = 1024
 
