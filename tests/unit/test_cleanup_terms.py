@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
 import pytest
 
-from dovetail_pipeline.cleanup.terms import Rows, delta_terms, in_term, show
+from dovetail_pipeline.cleanup.terms import Rows, Term, delta_terms, show
+
+
+def in_term(term: Term, t: int, generations: Sequence[int]) -> bool:
+    """Whether a combination of rows of these generations is in the term of generation `t`."""
+    return all(
+        g < t if rows is Rows.OLDER else g == t if rows is Rows.NEW else g <= t
+        for rows, g in zip(term, generations, strict=True)
+    )
 
 
 def test_three_inputs_give_the_terms_of_the_papers_first_equation():

@@ -48,14 +48,6 @@ def delta_terms(inputs: int) -> tuple[Term, ...]:
     return tuple(terms)
 
 
-def in_term(term: Term, t: int, generations: Sequence[int]) -> bool:
-    """Whether a combination of rows of these generations is in the term of generation `t`."""
-    return all(
-        g < t if rows is Rows.OLDER else g == t if rows is Rows.NEW else g <= t
-        for rows, g in zip(term, generations, strict=True)
-    )
-
-
 def show(term: Term, t: int | str, aliases: Sequence[str]) -> str:
     """A term as text, such as `a≤3 ⋈ b=3 ⋈ c<3`."""
     return " ⋈ ".join(f"{a}{_SIGNS[r]}{t}" for a, r in zip(aliases, term, strict=True))
