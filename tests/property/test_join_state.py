@@ -25,8 +25,7 @@ def emit(state: JoinState, chunk: np.ndarray) -> Counter[cases.Row]:
 def read_back(state: JoinState, detached: Detached) -> list[list[list[cases.Row]]]:
     """The rows of detached groups, per input and group; checks their order by hash."""
     out = []
-    for i in range(state.n):
-        rows_at, ranges = state.collect(detached, i)
+    for i, (rows_at, ranges) in enumerate(state.collect(detached)):
         table = state.read_rows(i, rows_at)
         table.validate(full=True)
         ends = np.cumsum(detached.rows(state.n)[:, i])

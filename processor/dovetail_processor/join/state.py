@@ -237,17 +237,20 @@ class JoinState:
         self.produced[ids] = 0
         return detached
 
-    def collect(self, detached: Detached, i: int) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
-        """Rows of input i in detached groups, group after group in key-hash order; hash ranges.
+    def collect(self, detached: Detached) -> list[tuple[NDArray[np.uint32], NDArray[np.uint64]]]:
+        """Per input the rows of detached groups, group after group in key-hash order, and per
+        group the least and greatest hash of them.
 
         Reads only what belongs to the detached groups: safe beside the join.
         """
-        rows = int(detached.rows(self.n)[:, i].sum())
-        rows_at = np.empty(rows, np.uint32)
-        ranges = np.zeros((detached.ids.size, 2), np.uint64)
+        starts = np.zeros(self.n + 1, np.int64)
+        np.cumsum(detached.rows(self.n).sum(axis=0), out=starts[1:])
+        rows_at = np.empty(int(starts[-1]), np.uint32)
+        ranges = np.zeros((self.n, detached.ids.size, 2), np.uint64)
+        ranges[:, :, 0] = np.iinfo(np.uint64).max
         memory = self._memory_of(detached.groups, detached.parts)
-        whole.collect(memory, detached.ids.size, i, rows_at, ranges)
-        return rows_at, ranges
+        whole.collect(memory, detached.ids.size, starts, rows_at, ranges)
+        return [(rows_at[starts[j] : starts[j + 1]], ranges[j]) for j in range(self.n)]
 
     def read_rows(self, i: int, rows_at: NDArray[np.uint32]) -> pa.Table:
         """The kept columns of input i's rows at the given addresses."""

@@ -127,8 +127,7 @@ def _tables(state: JoinState, chunk: Detached) -> Iterator[_Group]:
     rows = chunk.rows(state.n)
     ends = np.cumsum(rows, axis=0)
     columns, ranges = [], []
-    for i in range(state.n):
-        rows_at, hashes = state.collect(chunk, i)
+    for i, (rows_at, hashes) in enumerate(state.collect(chunk)):
         columns.append(state.read_rows(i, rows_at))
         ranges.append(hashes)
     for k in range(chunk.ids.size):

@@ -11,7 +11,7 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from dovetail_processor.join.kernels.advance import HEAP_PAGES, PAGES, PART_FIELDS, ROWS
+from dovetail_processor.join.kernels.advance import HEAP_PAGES, PAGES, PART_FIELDS
 from dovetail_processor.join.kernels.index import (
     COUNT,
     DEPTH,
@@ -32,6 +32,7 @@ from dovetail_processor.join.kernels.raw import (
     WORDS,
     Memory,
     load,
+    load_long,
 )
 
 
@@ -77,9 +78,9 @@ def _free_list(m: Any, page: Any) -> None:
 
 
 @nb.njit(cache=True, nogil=True)
-def _in_use(m: Any, at: Any, slot_words: Any) -> Any:
-    for w in range(slot_words):
-        if load(m[WORDS], at + w) != 0:
+def _has_rows(m: Any, heads: Any) -> Any:
+    for j in range(m[INPUTS]):
+        if load(m[WORDS], heads + j) != 0:
             return True
     return False
 
@@ -120,41 +121,39 @@ def release(m: Any, groups: Any) -> None:
 
 
 @nb.njit(
-    nb.void(Memory, nb.int64, nb.int64, nb.uint32[::1], nb.uint64[:, ::1]
-    ),
+    nb.void(Memory, nb.int64, nb.int64[::1], nb.uint32[::1], nb.uint64[:, :, ::1]),
     cache=True, nogil=True,
 )  # fmt: skip
-def collect(m: Any, groups: Any, j: Any, rows_at: Any, hash_ranges: Any) -> None:
-    """Addresses of all rows of input j, group after group, each group's in key-hash order.
+def collect(m: Any, groups: Any, starts: Any, rows_at: Any, hash_ranges: Any) -> None:
+    """Addresses of all rows, input after input and group after group, each in key-hash order.
 
-    hash_ranges[g] = least and greatest hash of group g's rows of input j.
+    rows_at[starts[j]:] are input j's; hash_ranges[j, g] = least and greatest hash of its rows in
+    group g; the least must come in as the largest number there is. A group's keys are sorted
+    once for all inputs.
     """
     n = m[INPUTS]
     head = 2 + m[KEYED]
-    slot_words = m[SLOT_WORDS]
-    k = 0
+    at_row = starts[:n].copy()
     for g in range(groups):
-        if load(m[PARTS], (g * n + j) * PART_FIELDS + ROWS) == 0:
-            continue
         entries, keys = _index_pages(m, g)
         slots = np.empty(keys, np.int64)
         hashes = np.empty(keys, np.uint64)
         found = 0
         for e in range(entries.size):
             for s in range(slots_of(m, entries[e])):
-                at = (entries[e] & ~1) + HEADER_WORDS + s * slot_words
-                if _in_use(m, at, slot_words) and load(m[WORDS], at + head + j) != 0:
+                at = (entries[e] & ~1) + HEADER_WORDS + s * m[SLOT_WORDS]
+                if _has_rows(m, at + head):
                     slots[found] = at
-                    hashes[found] = np.uint64(load(m[WORDS], at)) | (
-                        np.uint64(load(m[WORDS], at + 1)) << np.uint64(32)
-                    )
+                    hashes[found] = np.uint64(load_long(m[WORDS] + 4 * at, 0))
                     found += 1
-        order = np.argsort(hashes[:found])
-        hash_ranges[g, 0] = hashes[order[0]]
-        hash_ranges[g, 1] = hashes[order[found - 1]]
-        for s in order:
-            row = load(m[WORDS], slots[s] + head + j)
-            while row != 0:
-                rows_at[k] = row
-                k += 1
-                row = load(m[WORDS], row)
+        for s in np.argsort(hashes[:found]):
+            for j in range(n):
+                row = load(m[WORDS], slots[s] + head + j)
+                if row == 0:
+                    continue
+                hash_ranges[j, g, 0] = min(hash_ranges[j, g, 0], hashes[s])
+                hash_ranges[j, g, 1] = hashes[s]
+                while row != 0:
+                    rows_at[at_row[j]] = row
+                    at_row[j] += 1
+                    row = load(m[WORDS], row)
