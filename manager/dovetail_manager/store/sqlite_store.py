@@ -200,7 +200,9 @@ class SqliteStore(Store):
         while True:
             try:
                 # A file of another program is refused before anything is changed in it.
-                self._check_ours()
+                self._db.execute("BEGIN")  # one picture: another manager may be making the tables
+                with self._db:
+                    self._check_ours()
                 self._db.execute("PRAGMA journal_mode = WAL")
                 break
             except sqlite3.OperationalError as e:
