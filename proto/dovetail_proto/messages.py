@@ -11,6 +11,7 @@ than the highest it has seen, a move that has ended, and a step that does not fo
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from dovetail_proto.ids import (
     Epoch,
@@ -20,6 +21,7 @@ from dovetail_proto.ids import (
     ProcessorId,
     QueryName,
     SplitId,
+    StreamName,
 )
 from dovetail_proto.partition_map import MapPatch
 
@@ -217,6 +219,15 @@ class Join:
     incarnation: int  # chosen at start, never reused by this processor
     version: str  # of Dovetail; others are refused
     memory_limit_bytes: int
+    address: str = ""  # where its data plane answers; empty only where nobody has to dial it
+
+
+class Stage(StrEnum):
+    """How far a query has come on one processor."""
+
+    RUNNING = "running"
+    CLOSED = "closed"  # all input is joined, the sink and the spill store are closed
+    FAILED = "failed"  # it cannot go on here; `cause` says why
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +239,24 @@ class QueryLoad:
     held_bytes: int
     spilled_bytes: int  # pushed by this processor so far
     produced: int  # combinations, since the processor started
+    rows_in: tuple[int, ...] = ()  # per input: rows that splits here took in; 0 where it has none
+    results: int = 0  # rows handed to the sink
+    checksum: int = 0  # order-free, of those, mod 2**64
+    pushes: int = 0
+    spilled_groups: int = 0  # groups pushed, each counted once per push
+    queued_bytes: int = 0  # on links, in queues and held back
+    peak_state_bytes: int = 0
+    stage: Stage = Stage.RUNNING
+    cause: str = ""  # why it failed; empty otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLoad:
+    """What the home of a stream reports of it."""
+
+    stream: StreamName
+    rows: int
+    ended: bool  # nothing will come any more, and all that came is routed
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +268,11 @@ class Heartbeat:
     used_bytes: int  # state, queues, reservations: whatever counts against the limit
     loads: tuple[QueryLoad, ...]
     adapting: bool  # a push or a move is under way here
+    assigned: int = 0  # version of the assignment that is carried out here; 0: none yet
+    streams: tuple[StreamLoad, ...] = ()
+    rss_bytes: int = 0
+    peak_rss_bytes: int = 0
+    cpu_share: float = 0.0  # of one core, since the last heartbeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +283,18 @@ class Heard:
     processor: ProcessorId
     incarnation: int
     member: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Manager → processor: all that you are to run. Sent again until a heartbeat names `version`.
+
+    The whole of it, not a change: a lost, repeated or late one does no harm.
+    """
+
+    epoch: Epoch
+    version: int  # grows with every change within an epoch
+    document: str = field(repr=False)  # `dovetail_proto.assignment.Assignment` as JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,43 +322,6 @@ class QueryStopped:
     epoch: Epoch
 
 
-# Data plane --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class TupleBatch:
-    """Split → instance: rows of one stream as Arrow IPC, in source order."""
-
-    query: QueryName
-    split: SplitId
-    source: str
-    sequence: int  # of the source; marks per group and source drop a replay
-    map_version: MapVersion  # by which it was routed
-    rows: int
-    payload: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class LinkFrame:
-    """Split host → instance: one numbered item of a link; delivered in order, once."""
-
-    number: int  # from 1, per link; 0 is a probe that asks for an acknowledgement
-    item: TupleBatch | EndOfMovedPartitions | None  # None in a probe only
-
-
-@dataclass(frozen=True, slots=True)
-class LinkAck:
-    """Instance → split host: all frames up to `number` are taken in; more may be sent.
-
-    Credit is a running total, so that a lost, repeated or late answer can do no harm.
-    """
-
-    query: QueryName
-    split: SplitId
-    number: int
-    allowed_bytes: int  # of batches, since the link began; markers need none
-
-
 MoveRequest = (
     ComputePartitionsToMove
     | Reserve
@@ -337,6 +346,7 @@ ControlMessage = (
     | Join
     | Heartbeat
     | Heard
+    | Assign
     | Leave
     | StopQuery
     | QueryStopped

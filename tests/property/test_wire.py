@@ -6,12 +6,14 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dovetail_proto import feeds
 from dovetail_proto import messages as m
 from dovetail_proto.errors import Domain, Refusal
 from dovetail_proto.ids import Epoch, GroupId, MapVersion, MoveId, ProcessorId, QueryName, SplitId
@@ -58,7 +60,24 @@ def offers(draw: st.DrawFn) -> m.PartitionsToMove:
     return m.PartitionsToMove(draw(refs()), tuple(groups), sizes)
 
 
-LOADS = st.builds(m.QueryLoad, NAMES, st.integers(0, 1 << 31), COUNTS, COUNTS, COUNTS)
+LOADS = st.builds(
+    m.QueryLoad,
+    query=NAMES,
+    groups=st.integers(0, 1 << 31),
+    held_bytes=COUNTS,
+    spilled_bytes=COUNTS,
+    produced=COUNTS,
+    rows_in=st.lists(COUNTS, max_size=3).map(tuple),
+    results=COUNTS,
+    checksum=st.integers(0, (1 << 64) - 1),
+    pushes=COUNTS,
+    spilled_groups=COUNTS,
+    queued_bytes=COUNTS,
+    peak_state_bytes=COUNTS,
+    stage=st.sampled_from(m.Stage),
+    cause=TEXTS,
+)
+STREAM_LOADS = st.builds(m.StreamLoad, NAMES, COUNTS, st.booleans())
 CONTROL: dict[str, st.SearchStrategy[m.ControlMessage]] = {
     "compute": st.builds(m.ComputePartitionsToMove, refs(), COUNTS, GROUPS),
     "partitions": offers(),
@@ -84,7 +103,14 @@ CONTROL: dict[str, st.SearchStrategy[m.ControlMessage]] = {
         COUNTS,
         COUNTS,
     ),
-    "join": st.builds(m.Join, NAMES, POSITIVE, TEXTS, POSITIVE),
+    "join": st.builds(
+        m.Join,
+        NAMES,
+        POSITIVE,
+        TEXTS,
+        POSITIVE,
+        st.sampled_from(["", "127.0.0.1:7070", "[::1]:1", "p1.cluster.local:65535"]),
+    ),
     "heartbeat": st.builds(
         m.Heartbeat,
         NAMES,
@@ -92,7 +118,13 @@ CONTROL: dict[str, st.SearchStrategy[m.ControlMessage]] = {
         COUNTS,
         st.lists(LOADS, max_size=3).map(tuple),
         st.booleans(),
+        COUNTS,
+        st.lists(STREAM_LOADS, max_size=3).map(tuple),
+        COUNTS,
+        COUNTS,
+        st.floats(0, 64),
     ),
+    "assign": st.builds(m.Assign, POSITIVE, POSITIVE, st.text(min_size=1, max_size=20)),
     "heard": st.builds(m.Heard, POSITIVE, NAMES, POSITIVE, st.booleans()),
     "leave": st.builds(m.Leave, NAMES, POSITIVE),
     "stop": st.builds(m.StopQuery, NAMES, POSITIVE, TEXTS),
@@ -115,7 +147,7 @@ def test_every_control_message_arrives_as_it_was_sent(picks: st.DataObject) -> N
 def test_every_kind_of_control_message_has_a_place_in_the_envelope() -> None:
     """No message type was forgotten, in the table or in the test above."""
     kinds = {f.message_type.name for f in pb.ControlEnvelope.DESCRIPTOR.oneofs[0].fields}
-    specified = {kind.__name__ for kind in control.SPECS} - {"QueryLoad"}
+    specified = {kind.__name__ for kind in control.SPECS} - {"QueryLoad", "StreamLoad"}
     assert kinds == specified
     assert len(CONTROL) == len(specified)
 
@@ -131,7 +163,7 @@ def test_every_field_of_every_message_crosses_the_wire() -> None:
 @given(
     st.one_of(
         st.builds(
-            m.TupleBatch,
+            feeds.TupleBatch,
             NAMES,
             SPLIT,
             NAMES,
@@ -141,23 +173,37 @@ def test_every_field_of_every_message_crosses_the_wire() -> None:
             st.binary(max_size=50),
         ),
         st.builds(m.EndOfMovedPartitions, NAMES, MOVES, CHUNKS, SPLIT),
+        st.builds(feeds.EndOfInput, NAMES, SPLIT),
     ),
     POSITIVE,
 )
-def test_frames_of_a_link_arrive_as_they_were_sent(
-    item: m.TupleBatch | m.EndOfMovedPartitions, number: int
-) -> None:
+def test_frames_of_a_link_arrive_as_they_were_sent(item: feeds.LinkItem, number: int) -> None:
     """Batches and markers alike."""
-    frame = m.LinkFrame(number, item)
+    frame = feeds.LinkFrame(item.split, number, item)
     assert data.decode_frame(data.encode_frame(frame)) == frame
 
 
 def test_probes_and_acknowledgements_arrive_as_they_were_sent() -> None:
     """A probe is the one frame without an item."""
-    probe = m.LinkFrame(0, None)
+    probe = feeds.LinkFrame(SplitId("q/1"), 0, None)
     assert data.decode_frame(data.encode_frame(probe)) == probe
-    ack = m.LinkAck(QueryName("q"), SplitId("q/1"), 7, 1000)
-    assert data.decode_ack(data.encode_ack(ack)) == ack
+    ack = feeds.LinkAck(QueryName("q"), SplitId("q/1"), 7, 1000, 5)
+    assert data.decode(feeds.LinkAck, data.encode(ack)) == ack
+
+
+@given(
+    st.one_of(
+        st.builds(feeds.IngestBatch, NAMES, NAMES, POSITIVE, st.binary(max_size=50)),
+        st.builds(feeds.IngestAck, COUNTS, COUNTS),
+        st.builds(feeds.QueryAt, NAMES),
+        st.builds(feeds.Joined, COUNTS),
+        st.builds(feeds.ReadResults, NAMES, COUNTS, COUNTS, st.booleans()),
+        st.builds(feeds.ResultBatch, COUNTS, COUNTS, st.binary(max_size=50), st.booleans()),
+    )
+)
+def test_what_clients_and_processors_say_arrives_as_it_was_sent(message: object) -> None:
+    """Plain → bytes → plain is the identity."""
+    assert data.decode(type(message), data.encode(message)) == message
 
 
 @pytest.mark.parametrize("size", [0, 10, data.PART_BYTES, 3 * data.PART_BYTES + 1])
@@ -185,7 +231,7 @@ def test_parts_out_of_order_are_refused() -> None:
 @given(st.binary(max_size=300))
 def test_random_bytes_are_refused_or_read_and_never_crash(junk: bytes) -> None:
     """Whatever arrives, the only error is our own."""
-    for read in (control.decode, data.decode_frame, data.decode_ack):
+    for read in (control.decode, data.decode_frame, partial(data.decode, feeds.LinkAck)):
         with suppress(Refusal):
             read(junk)
 

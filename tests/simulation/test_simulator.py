@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from dovetail_proto.feeds import LinkFrame
 from dovetail_proto.ids import ProcessorId
-from dovetail_proto.messages import EndOfMovedPartitions, LinkFrame, ReceivePartitions
+from dovetail_proto.messages import EndOfMovedPartitions, ReceivePartitions
 from dovetail_proto.wire import control, data
 from kit.sim_main import run_range
 from kit.sim_run import run_seed
@@ -62,7 +63,7 @@ def test_over_the_wire_every_run_is_the_same(monkeypatch: pytest.MonkeyPatch) ->
         elif isinstance(message, list):
             markers = [f for f in message[1:] if isinstance(f[1], EndOfMovedPartitions)]
             for number, marker in markers:
-                frame = LinkFrame(number, marker)
+                frame = LinkFrame(marker.split, number, marker)
                 assert data.decode_frame(data.encode_frame(frame)) == frame
         post(self, source, to, message)
 

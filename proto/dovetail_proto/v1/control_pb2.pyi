@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ControlEnvelope(_message.Message):
-    __slots__ = ("source", "compute_partitions_to_move", "partitions_to_move", "deactivate_partitions", "deactivated", "send_partitions", "received", "reactivate_partitions", "reactivated", "reserve", "reserved", "finish_move", "move_finished", "push_partitions", "pushed", "refused", "join", "heartbeat", "heard", "leave", "stop_query", "query_stopped")
+    __slots__ = ("source", "compute_partitions_to_move", "partitions_to_move", "deactivate_partitions", "deactivated", "send_partitions", "received", "reactivate_partitions", "reactivated", "reserve", "reserved", "finish_move", "move_finished", "push_partitions", "pushed", "refused", "join", "heartbeat", "heard", "leave", "stop_query", "query_stopped", "assign")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_PARTITIONS_TO_MOVE_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_TO_MOVE_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,7 @@ class ControlEnvelope(_message.Message):
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     STOP_QUERY_FIELD_NUMBER: _ClassVar[int]
     QUERY_STOPPED_FIELD_NUMBER: _ClassVar[int]
+    ASSIGN_FIELD_NUMBER: _ClassVar[int]
     source: str
     compute_partitions_to_move: ComputePartitionsToMove
     partitions_to_move: PartitionsToMove
@@ -52,7 +53,8 @@ class ControlEnvelope(_message.Message):
     leave: Leave
     stop_query: StopQuery
     query_stopped: QueryStopped
-    def __init__(self, source: _Optional[str] = ..., compute_partitions_to_move: _Optional[_Union[ComputePartitionsToMove, _Mapping]] = ..., partitions_to_move: _Optional[_Union[PartitionsToMove, _Mapping]] = ..., deactivate_partitions: _Optional[_Union[DeactivatePartitions, _Mapping]] = ..., deactivated: _Optional[_Union[Deactivated, _Mapping]] = ..., send_partitions: _Optional[_Union[SendPartitions, _Mapping]] = ..., received: _Optional[_Union[Received, _Mapping]] = ..., reactivate_partitions: _Optional[_Union[ReactivatePartitions, _Mapping]] = ..., reactivated: _Optional[_Union[Reactivated, _Mapping]] = ..., reserve: _Optional[_Union[Reserve, _Mapping]] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., finish_move: _Optional[_Union[FinishMove, _Mapping]] = ..., move_finished: _Optional[_Union[MoveFinished, _Mapping]] = ..., push_partitions: _Optional[_Union[PushPartitions, _Mapping]] = ..., pushed: _Optional[_Union[Pushed, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., heard: _Optional[_Union[Heard, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., stop_query: _Optional[_Union[StopQuery, _Mapping]] = ..., query_stopped: _Optional[_Union[QueryStopped, _Mapping]] = ...) -> None: ...
+    assign: Assign
+    def __init__(self, source: _Optional[str] = ..., compute_partitions_to_move: _Optional[_Union[ComputePartitionsToMove, _Mapping]] = ..., partitions_to_move: _Optional[_Union[PartitionsToMove, _Mapping]] = ..., deactivate_partitions: _Optional[_Union[DeactivatePartitions, _Mapping]] = ..., deactivated: _Optional[_Union[Deactivated, _Mapping]] = ..., send_partitions: _Optional[_Union[SendPartitions, _Mapping]] = ..., received: _Optional[_Union[Received, _Mapping]] = ..., reactivate_partitions: _Optional[_Union[ReactivatePartitions, _Mapping]] = ..., reactivated: _Optional[_Union[Reactivated, _Mapping]] = ..., reserve: _Optional[_Union[Reserve, _Mapping]] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., finish_move: _Optional[_Union[FinishMove, _Mapping]] = ..., move_finished: _Optional[_Union[MoveFinished, _Mapping]] = ..., push_partitions: _Optional[_Union[PushPartitions, _Mapping]] = ..., pushed: _Optional[_Union[Pushed, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., heard: _Optional[_Union[Heard, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., stop_query: _Optional[_Union[StopQuery, _Mapping]] = ..., query_stopped: _Optional[_Union[QueryStopped, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ...) -> None: ...
 
 class MoveRef(_message.Message):
     __slots__ = ("query", "epoch", "move", "oldest_open")
@@ -243,44 +245,94 @@ class Refused(_message.Message):
     def __init__(self, ref: _Optional[_Union[MoveRef, _Mapping]] = ..., chunk: _Optional[int] = ..., refused: _Optional[str] = ..., domain: _Optional[str] = ..., message: _Optional[str] = ..., epoch: _Optional[int] = ..., map_version: _Optional[int] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("processor", "incarnation", "version", "memory_limit_bytes")
+    __slots__ = ("processor", "incarnation", "version", "memory_limit_bytes", "address")
     PROCESSOR_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     MEMORY_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     processor: str
     incarnation: int
     version: str
     memory_limit_bytes: int
-    def __init__(self, processor: _Optional[str] = ..., incarnation: _Optional[int] = ..., version: _Optional[str] = ..., memory_limit_bytes: _Optional[int] = ...) -> None: ...
+    address: str
+    def __init__(self, processor: _Optional[str] = ..., incarnation: _Optional[int] = ..., version: _Optional[str] = ..., memory_limit_bytes: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class QueryLoad(_message.Message):
-    __slots__ = ("query", "groups", "held_bytes", "spilled_bytes", "produced")
+    __slots__ = ("query", "groups", "held_bytes", "spilled_bytes", "produced", "rows_in", "results", "checksum", "pushes", "spilled_groups", "queued_bytes", "peak_state_bytes", "stage", "cause")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
     SPILLED_BYTES_FIELD_NUMBER: _ClassVar[int]
     PRODUCED_FIELD_NUMBER: _ClassVar[int]
+    ROWS_IN_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    PUSHES_FIELD_NUMBER: _ClassVar[int]
+    SPILLED_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PEAK_STATE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
     query: str
     groups: int
     held_bytes: int
     spilled_bytes: int
     produced: int
-    def __init__(self, query: _Optional[str] = ..., groups: _Optional[int] = ..., held_bytes: _Optional[int] = ..., spilled_bytes: _Optional[int] = ..., produced: _Optional[int] = ...) -> None: ...
+    rows_in: _containers.RepeatedScalarFieldContainer[int]
+    results: int
+    checksum: int
+    pushes: int
+    spilled_groups: int
+    queued_bytes: int
+    peak_state_bytes: int
+    stage: str
+    cause: str
+    def __init__(self, query: _Optional[str] = ..., groups: _Optional[int] = ..., held_bytes: _Optional[int] = ..., spilled_bytes: _Optional[int] = ..., produced: _Optional[int] = ..., rows_in: _Optional[_Iterable[int]] = ..., results: _Optional[int] = ..., checksum: _Optional[int] = ..., pushes: _Optional[int] = ..., spilled_groups: _Optional[int] = ..., queued_bytes: _Optional[int] = ..., peak_state_bytes: _Optional[int] = ..., stage: _Optional[str] = ..., cause: _Optional[str] = ...) -> None: ...
+
+class StreamLoad(_message.Message):
+    __slots__ = ("stream", "rows", "ended")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    rows: int
+    ended: bool
+    def __init__(self, stream: _Optional[str] = ..., rows: _Optional[int] = ..., ended: _Optional[bool] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("processor", "incarnation", "used_bytes", "loads", "adapting")
+    __slots__ = ("processor", "incarnation", "used_bytes", "loads", "adapting", "assigned", "streams", "rss_bytes", "peak_rss_bytes", "cpu_share")
     PROCESSOR_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     LOADS_FIELD_NUMBER: _ClassVar[int]
     ADAPTING_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNED_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PEAK_RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CPU_SHARE_FIELD_NUMBER: _ClassVar[int]
     processor: str
     incarnation: int
     used_bytes: int
     loads: _containers.RepeatedCompositeFieldContainer[QueryLoad]
     adapting: bool
-    def __init__(self, processor: _Optional[str] = ..., incarnation: _Optional[int] = ..., used_bytes: _Optional[int] = ..., loads: _Optional[_Iterable[_Union[QueryLoad, _Mapping]]] = ..., adapting: _Optional[bool] = ...) -> None: ...
+    assigned: int
+    streams: _containers.RepeatedCompositeFieldContainer[StreamLoad]
+    rss_bytes: int
+    peak_rss_bytes: int
+    cpu_share: float
+    def __init__(self, processor: _Optional[str] = ..., incarnation: _Optional[int] = ..., used_bytes: _Optional[int] = ..., loads: _Optional[_Iterable[_Union[QueryLoad, _Mapping]]] = ..., adapting: _Optional[bool] = ..., assigned: _Optional[int] = ..., streams: _Optional[_Iterable[_Union[StreamLoad, _Mapping]]] = ..., rss_bytes: _Optional[int] = ..., peak_rss_bytes: _Optional[int] = ..., cpu_share: _Optional[float] = ...) -> None: ...
+
+class Assign(_message.Message):
+    __slots__ = ("epoch", "version", "document")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENT_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    version: int
+    document: str
+    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ..., document: _Optional[str] = ...) -> None: ...
 
 class Heard(_message.Message):
     __slots__ = ("epoch", "processor", "incarnation", "member")

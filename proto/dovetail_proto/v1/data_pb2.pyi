@@ -37,27 +37,41 @@ class EndOfMovedPartitions(_message.Message):
     split: str
     def __init__(self, query: _Optional[str] = ..., move: _Optional[str] = ..., chunk: _Optional[int] = ..., split: _Optional[str] = ...) -> None: ...
 
+class EndOfInput(_message.Message):
+    __slots__ = ("query", "split")
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_FIELD_NUMBER: _ClassVar[int]
+    query: str
+    split: str
+    def __init__(self, query: _Optional[str] = ..., split: _Optional[str] = ...) -> None: ...
+
 class LinkFrame(_message.Message):
-    __slots__ = ("number", "batch", "end_of_moved_partitions")
+    __slots__ = ("number", "batch", "end_of_moved_partitions", "end_of_input", "split")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     END_OF_MOVED_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    END_OF_INPUT_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_FIELD_NUMBER: _ClassVar[int]
     number: int
     batch: TupleBatch
     end_of_moved_partitions: EndOfMovedPartitions
-    def __init__(self, number: _Optional[int] = ..., batch: _Optional[_Union[TupleBatch, _Mapping]] = ..., end_of_moved_partitions: _Optional[_Union[EndOfMovedPartitions, _Mapping]] = ...) -> None: ...
+    end_of_input: EndOfInput
+    split: str
+    def __init__(self, number: _Optional[int] = ..., batch: _Optional[_Union[TupleBatch, _Mapping]] = ..., end_of_moved_partitions: _Optional[_Union[EndOfMovedPartitions, _Mapping]] = ..., end_of_input: _Optional[_Union[EndOfInput, _Mapping]] = ..., split: _Optional[str] = ...) -> None: ...
 
 class LinkAck(_message.Message):
-    __slots__ = ("query", "split", "number", "allowed_bytes")
+    __slots__ = ("query", "split", "number", "allowed_bytes", "done_number")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     SPLIT_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ALLOWED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DONE_NUMBER_FIELD_NUMBER: _ClassVar[int]
     query: str
     split: str
     number: int
     allowed_bytes: int
-    def __init__(self, query: _Optional[str] = ..., split: _Optional[str] = ..., number: _Optional[int] = ..., allowed_bytes: _Optional[int] = ...) -> None: ...
+    done_number: int
+    def __init__(self, query: _Optional[str] = ..., split: _Optional[str] = ..., number: _Optional[int] = ..., allowed_bytes: _Optional[int] = ..., done_number: _Optional[int] = ...) -> None: ...
 
 class ReceivePartitions(_message.Message):
     __slots__ = ("ref", "chunk", "groups", "size_bytes", "payload")
@@ -84,3 +98,59 @@ class PartitionsPart(_message.Message):
 class PartitionsTaken(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class IngestBatch(_message.Message):
+    __slots__ = ("stream", "source", "sequence", "payload")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    source: str
+    sequence: int
+    payload: bytes
+    def __init__(self, stream: _Optional[str] = ..., source: _Optional[str] = ..., sequence: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+
+class IngestAck(_message.Message):
+    __slots__ = ("sequence", "rows")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    rows: int
+    def __init__(self, sequence: _Optional[int] = ..., rows: _Optional[int] = ...) -> None: ...
+
+class QueryAt(_message.Message):
+    __slots__ = ("query",)
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    query: str
+    def __init__(self, query: _Optional[str] = ...) -> None: ...
+
+class Joined(_message.Message):
+    __slots__ = ("rows",)
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    def __init__(self, rows: _Optional[int] = ...) -> None: ...
+
+class ReadResultsRequest(_message.Message):
+    __slots__ = ("query", "segment", "row", "follow")
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    query: str
+    segment: int
+    row: int
+    follow: bool
+    def __init__(self, query: _Optional[str] = ..., segment: _Optional[int] = ..., row: _Optional[int] = ..., follow: _Optional[bool] = ...) -> None: ...
+
+class ResultBatch(_message.Message):
+    __slots__ = ("segment", "row", "payload", "ended")
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    segment: int
+    row: int
+    payload: bytes
+    ended: bool
+    def __init__(self, segment: _Optional[int] = ..., row: _Optional[int] = ..., payload: _Optional[bytes] = ..., ended: _Optional[bool] = ...) -> None: ...

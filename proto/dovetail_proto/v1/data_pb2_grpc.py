@@ -44,6 +44,21 @@ class DataPlaneStub:
                 request_serializer=dovetail__proto_dot_v1_dot_data__pb2.PartitionsPart.SerializeToString,
                 response_deserializer=dovetail__proto_dot_v1_dot_data__pb2.PartitionsTaken.FromString,
                 _registered_method=True)
+        self.Ingest = channel.stream_stream(
+                '/dovetail.v1.DataPlane/Ingest',
+                request_serializer=dovetail__proto_dot_v1_dot_data__pb2.IngestBatch.SerializeToString,
+                response_deserializer=dovetail__proto_dot_v1_dot_data__pb2.IngestAck.FromString,
+                _registered_method=True)
+        self.AwaitJoined = channel.unary_unary(
+                '/dovetail.v1.DataPlane/AwaitJoined',
+                request_serializer=dovetail__proto_dot_v1_dot_data__pb2.QueryAt.SerializeToString,
+                response_deserializer=dovetail__proto_dot_v1_dot_data__pb2.Joined.FromString,
+                _registered_method=True)
+        self.ReadResults = channel.unary_stream(
+                '/dovetail.v1.DataPlane/ReadResults',
+                request_serializer=dovetail__proto_dot_v1_dot_data__pb2.ReadResultsRequest.SerializeToString,
+                response_deserializer=dovetail__proto_dot_v1_dot_data__pb2.ResultBatch.FromString,
+                _registered_method=True)
 
 
 class DataPlaneServicer:
@@ -63,6 +78,27 @@ class DataPlaneServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Ingest(self, request_iterator, context):
+        """At a stream's home: batches of one source in order; an answer for each, when it is routed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AwaitJoined(self, request, context):
+        """At a stream's home: answers when all that the query's splits here took in so far is joined.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadResults(self, request, context):
+        """The results that one instance has so far from an offset on, and with `follow` what comes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DataPlaneServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -75,6 +111,21 @@ def add_DataPlaneServicer_to_server(servicer, server):
                     servicer.ReceivePartitions,
                     request_deserializer=dovetail__proto_dot_v1_dot_data__pb2.PartitionsPart.FromString,
                     response_serializer=dovetail__proto_dot_v1_dot_data__pb2.PartitionsTaken.SerializeToString,
+            ),
+            'Ingest': grpc.stream_stream_rpc_method_handler(
+                    servicer.Ingest,
+                    request_deserializer=dovetail__proto_dot_v1_dot_data__pb2.IngestBatch.FromString,
+                    response_serializer=dovetail__proto_dot_v1_dot_data__pb2.IngestAck.SerializeToString,
+            ),
+            'AwaitJoined': grpc.unary_unary_rpc_method_handler(
+                    servicer.AwaitJoined,
+                    request_deserializer=dovetail__proto_dot_v1_dot_data__pb2.QueryAt.FromString,
+                    response_serializer=dovetail__proto_dot_v1_dot_data__pb2.Joined.SerializeToString,
+            ),
+            'ReadResults': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadResults,
+                    request_deserializer=dovetail__proto_dot_v1_dot_data__pb2.ReadResultsRequest.FromString,
+                    response_serializer=dovetail__proto_dot_v1_dot_data__pb2.ResultBatch.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -131,6 +182,87 @@ class DataPlane:
             '/dovetail.v1.DataPlane/ReceivePartitions',
             dovetail__proto_dot_v1_dot_data__pb2.PartitionsPart.SerializeToString,
             dovetail__proto_dot_v1_dot_data__pb2.PartitionsTaken.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Ingest(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/dovetail.v1.DataPlane/Ingest',
+            dovetail__proto_dot_v1_dot_data__pb2.IngestBatch.SerializeToString,
+            dovetail__proto_dot_v1_dot_data__pb2.IngestAck.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AwaitJoined(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dovetail.v1.DataPlane/AwaitJoined',
+            dovetail__proto_dot_v1_dot_data__pb2.QueryAt.SerializeToString,
+            dovetail__proto_dot_v1_dot_data__pb2.Joined.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadResults(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dovetail.v1.DataPlane/ReadResults',
+            dovetail__proto_dot_v1_dot_data__pb2.ReadResultsRequest.SerializeToString,
+            dovetail__proto_dot_v1_dot_data__pb2.ResultBatch.FromString,
             options,
             channel_credentials,
             insecure,

@@ -11,6 +11,7 @@ from dovetail_proto import messages as m
 from dovetail_proto.errors import Domain, Refusal
 from dovetail_proto.ids import NAME, ProcessorId
 from dovetail_proto.partition_map import MapPatch
+from dovetail_proto.query import INPUTS_MAX
 from dovetail_proto.v1 import control_pb2 as pb
 from dovetail_proto.wire.fields import (
     CHOSEN_GROUPS,
@@ -29,13 +30,17 @@ from dovetail_proto.wire.fields import (
     Codec,
     one_of,
     refuse,
+    whole,
 )
 
 ENVELOPE_BYTES_MAX = 16 << 20
 """A patch that moves every group of the largest query is about this large."""
 
 LOADS_MAX = 10_000
-"""Queries that one processor reports on."""
+"""Queries, or streams, that one processor reports on."""
+
+ADDRESS_TEXT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]{1,253}):[0-9]{1,5}")
+"""Host and port, as gRPC dials them."""
 
 Plain = TypeVar("Plain")
 Spec = tuple[type[Message], dict[str, Codec]]
@@ -100,9 +105,45 @@ def _read_loads(values: Any, where: str) -> tuple[m.QueryLoad, ...]:
     return tuple(read(m.QueryLoad, v, SPECS) for v in values)
 
 
+def _read_stream_loads(values: Any, where: str) -> tuple[m.StreamLoad, ...]:
+    if len(values) > LOADS_MAX:
+        raise refuse(where, len(values), f"at most {LOADS_MAX} streams")
+    return tuple(read(m.StreamLoad, v, SPECS) for v in values)
+
+
+def _read_rows_in(values: Any, where: str) -> tuple[int, ...]:
+    if len(values) > INPUTS_MAX:
+        raise refuse(where, len(values), f"at most {INPUTS_MAX} inputs")
+    return tuple(COUNT.read(v, where) for v in values)
+
+
+def _read_address(value: str, where: str) -> str:
+    if value and not ADDRESS_TEXT.fullmatch(value):
+        raise refuse(where, value, "an address, <host>:<port>")
+    return value
+
+
+def _read_share(value: float, where: str) -> float:
+    if not 0 <= value < float("inf"):
+        raise refuse(where, value, "a share of 0 or more")
+    return value
+
+
+def _read_document(value: str, where: str) -> str:
+    if not value:
+        raise refuse(where, value, "an assignment")
+    return value
+
+
 REF = Codec(_read_ref, _write_ref)
 PATCH = Codec(_read_patch, _write_patch)
 LOADS = Codec(_read_loads, lambda loads: [write(load, SPECS) for load in loads])
+STREAM_LOADS = Codec(_read_stream_loads, lambda loads: [write(load, SPECS) for load in loads])
+ADDRESS = Codec(_read_address)
+SHARE = Codec(_read_share)
+ROWS_IN = Codec(_read_rows_in, list)
+DOCUMENT = Codec(_read_document)
+CHECKSUM = whole(0, (1 << 64) - 1, "a checksum")
 
 SPECS: dict[type, Spec] = {
     m.ComputePartitionsToMove: (
@@ -165,6 +206,7 @@ SPECS: dict[type, Spec] = {
             "incarnation": POSITIVE,
             "version": TEXT,
             "memory_limit_bytes": POSITIVE,
+            "address": ADDRESS,
         },
     ),
     m.QueryLoad: (
@@ -175,8 +217,18 @@ SPECS: dict[type, Spec] = {
             "held_bytes": COUNT,
             "spilled_bytes": COUNT,
             "produced": COUNT,
+            "rows_in": ROWS_IN,
+            "results": COUNT,
+            "checksum": CHECKSUM,
+            "pushes": COUNT,
+            "spilled_groups": COUNT,
+            "queued_bytes": COUNT,
+            "peak_state_bytes": COUNT,
+            "stage": one_of(m.Stage),
+            "cause": TEXT,
         },
     ),
+    m.StreamLoad: (pb.StreamLoad, {"stream": NAME_FIELD, "rows": COUNT, "ended": FLAG}),
     m.Heartbeat: (
         pb.Heartbeat,
         {
@@ -185,12 +237,18 @@ SPECS: dict[type, Spec] = {
             "used_bytes": COUNT,
             "loads": LOADS,
             "adapting": FLAG,
+            "assigned": COUNT,
+            "streams": STREAM_LOADS,
+            "rss_bytes": COUNT,
+            "peak_rss_bytes": COUNT,
+            "cpu_share": SHARE,
         },
     ),
     m.Heard: (
         pb.Heard,
         {"epoch": POSITIVE, "processor": NAME_FIELD, "incarnation": POSITIVE, "member": FLAG},
     ),
+    m.Assign: (pb.Assign, {"epoch": POSITIVE, "version": POSITIVE, "document": DOCUMENT}),
     m.Leave: (pb.Leave, {"processor": NAME_FIELD, "incarnation": POSITIVE}),
     m.StopQuery: (pb.StopQuery, {"query": NAME_FIELD, "epoch": POSITIVE, "cause": TEXT}),
     m.QueryStopped: (pb.QueryStopped, {"query": NAME_FIELD, "epoch": POSITIVE}),
@@ -201,7 +259,8 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
-_KINDS = {_snake(kind.__name__): kind for kind in SPECS if kind is not m.QueryLoad}
+_PARTS = (m.QueryLoad, m.StreamLoad)
+_KINDS = {_snake(kind.__name__): kind for kind in SPECS if kind not in _PARTS}
 
 
 def encode(source: ProcessorId | None, message: m.ControlMessage) -> bytes:

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import cast
+from typing import TypeVar, cast
 
 from google.protobuf.message import DecodeError
 
+from dovetail_proto import feeds
 from dovetail_proto import messages as m
 from dovetail_proto.errors import Domain, Refusal
+from dovetail_proto.ids import SplitId
 from dovetail_proto.v1 import data_pb2 as pb
 from dovetail_proto.wire.control import REF, Spec, read, write
 from dovetail_proto.wire.fields import (
     CHUNK,
     COUNT,
+    FLAG,
     MOVE,
     NAME_FIELD,
     POSITIVE,
@@ -37,7 +40,7 @@ PART_BYTES = 1 << 20
 ROWS_MAX = (1 << 31) - 1
 
 SPECS: dict[type, Spec] = {
-    m.TupleBatch: (
+    feeds.TupleBatch: (
         pb.TupleBatch,
         {
             "query": NAME_FIELD,
@@ -53,9 +56,16 @@ SPECS: dict[type, Spec] = {
         pb.EndOfMovedPartitions,
         {"query": NAME_FIELD, "move": MOVE, "chunk": CHUNK, "split": SPLIT},
     ),
-    m.LinkAck: (
+    feeds.EndOfInput: (pb.EndOfInput, {"query": NAME_FIELD, "split": SPLIT}),
+    feeds.LinkAck: (
         pb.LinkAck,
-        {"query": NAME_FIELD, "split": SPLIT, "number": COUNT, "allowed_bytes": COUNT},
+        {
+            "query": NAME_FIELD,
+            "split": SPLIT,
+            "number": COUNT,
+            "allowed_bytes": COUNT,
+            "done_number": COUNT,
+        },
     ),
     m.ReceivePartitions: (
         pb.ReceivePartitions,
@@ -67,52 +77,76 @@ SPECS: dict[type, Spec] = {
             "payload": limited(PART_BYTES),
         },
     ),
+    feeds.IngestBatch: (
+        pb.IngestBatch,
+        {
+            "stream": NAME_FIELD,
+            "source": NAME_FIELD,
+            "sequence": POSITIVE,
+            "payload": limited(BATCH_BYTES_MAX),
+        },
+    ),
+    feeds.IngestAck: (pb.IngestAck, {"sequence": COUNT, "rows": COUNT}),
+    feeds.QueryAt: (pb.QueryAt, {"query": NAME_FIELD}),
+    feeds.Joined: (pb.Joined, {"rows": COUNT}),
+    feeds.ReadResults: (
+        pb.ReadResultsRequest,
+        {"query": NAME_FIELD, "segment": COUNT, "row": COUNT, "follow": FLAG},
+    ),
+    feeds.ResultBatch: (
+        pb.ResultBatch,
+        {"segment": COUNT, "row": COUNT, "payload": limited(BATCH_BYTES_MAX), "ended": FLAG},
+    ),
 }
 
+_ITEMS: dict[str, type[feeds.LinkItem]] = {
+    "batch": feeds.TupleBatch,
+    "end_of_moved_partitions": m.EndOfMovedPartitions,
+    "end_of_input": feeds.EndOfInput,
+}
+_FIELDS = {kind: name for name, kind in _ITEMS.items()}
 
-def encode_frame(frame: m.LinkFrame) -> bytes:
+Plain = TypeVar("Plain")
+
+
+def encode_frame(frame: feeds.LinkFrame) -> bytes:
     """One frame of a link."""
-    made = pb.LinkFrame(number=frame.number)
-    if isinstance(frame.item, m.TupleBatch):
-        made.batch.CopyFrom(cast(pb.TupleBatch, write(frame.item, SPECS)))
-    elif frame.item is not None:
-        item = cast(pb.EndOfMovedPartitions, write(frame.item, SPECS))
-        made.end_of_moved_partitions.CopyFrom(item)
+    made = pb.LinkFrame(split=frame.split, number=frame.number)
+    if frame.item is not None:
+        getattr(made, _FIELDS[type(frame.item)]).CopyFrom(write(frame.item, SPECS))
     return made.SerializeToString()
 
 
-def decode_frame(data: bytes) -> m.LinkFrame:
+def decode_frame(data: bytes) -> feeds.LinkFrame:
     """A frame; Refusal if it is forged. Only frame 0, the probe, carries nothing."""
     try:
         made = pb.LinkFrame.FromString(data)
     except DecodeError as e:
         raise Refusal(Domain.MESSAGE, f"LinkFrame does not parse: {e}") from e
     COUNT.read(made.number, "LinkFrame.number")
-    match made.WhichOneof("item"):
-        case "batch":
-            item: m.TupleBatch | m.EndOfMovedPartitions | None = read(
-                m.TupleBatch, made.batch, SPECS
-            )
-        case "end_of_moved_partitions":
-            item = read(m.EndOfMovedPartitions, made.end_of_moved_partitions, SPECS)
-        case _:
-            item = None
-    if (item is None) != (made.number == 0):
+    split = SplitId(SPLIT.read(made.split, "LinkFrame.split"))
+    field = made.WhichOneof("item")
+    if (field is None) != (made.number == 0):
         raise refuse("LinkFrame.number", made.number, "0 for a probe, above 0 with an item")
-    return m.LinkFrame(made.number, item)
+    if field is None:
+        return feeds.LinkFrame(split, 0, None)
+    item = read(_ITEMS[field], getattr(made, field), SPECS)
+    if item.split != split:
+        raise refuse("LinkFrame.split", split, f"the item's, {item.split!r}")
+    return feeds.LinkFrame(split, made.number, item)
 
 
-def encode_ack(ack: m.LinkAck) -> bytes:
-    """An acknowledgement."""
-    return write(ack, SPECS).SerializeToString()
+def encode(message: object) -> bytes:
+    """Any message of `SPECS` on its own."""
+    return write(message, SPECS).SerializeToString()
 
 
-def decode_ack(data: bytes) -> m.LinkAck:
-    """An acknowledgement; Refusal if it is forged."""
+def decode(kind: type[Plain], data: bytes) -> Plain:
+    """What `encode` wrote; Refusal of domain `message` if it is forged."""
     try:
-        return read(m.LinkAck, pb.LinkAck.FromString(data), SPECS)
+        return read(kind, SPECS[kind][0].FromString(data), SPECS)
     except DecodeError as e:
-        raise Refusal(Domain.MESSAGE, f"LinkAck does not parse: {e}") from e
+        raise Refusal(Domain.MESSAGE, f"{kind.__name__} does not parse: {e}") from e
 
 
 def encode_parts(message: m.ReceivePartitions) -> Iterator[bytes]:

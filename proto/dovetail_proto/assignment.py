@@ -1,0 +1,158 @@
+"""All that one processor is to run, as the manager tells it: streams at home there, and queries.
+
+The manager sends the whole assignment whenever it changed, and again until the processor's
+heartbeat names its version. A processor compares it with what it runs and does what is missing:
+start a query, open or end a stream, pause, close. So nothing depends on a single message.
+
+    epoch 4, version 17
+      peers     p1 at 10.0.0.1:7070 · p2 at 10.0.0.2:7070
+      streams   trades (home here)
+      queries   prices: plan · map · who hosts which split · running · where results and spill go
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+
+from dovetail_proto.errors import Domain, DovetailError, Refusal
+from dovetail_proto.ids import Epoch, ProcessorId, QueryName, SplitId, StreamName
+from dovetail_proto.partition_map import PartitionMap, map_from_json
+from dovetail_proto.query import QueryPlan, plan_from_json
+
+
+class Phase(StrEnum):
+    """What is wanted of a query."""
+
+    RUNNING = "running"
+    PAUSED = "paused"  # its splits take nothing in; what they took is joined
+    CLOSING = "closing"  # its splits take nothing more in; the rest is joined, pushed and closed
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTask:
+    """A stream whose home is this processor: sources send here, splits of its queries are here."""
+
+    name: StreamName
+    schema: pa.Schema
+    ended: bool  # nothing more may be sent
+    path: str | None = None  # read this file or folder instead of taking what is sent
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSettings:
+    """How and when state goes to disk; see `dovetail_processor.spill`."""
+
+    allowed: bool  # False: the policy pushes nothing
+    victims: str = "least-productive"
+    push_share: float = 0.3
+    threshold: float = 0.8  # θ_m
+    inactive_after_s: float = 60.0  # θ_t
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTask:
+    """A query; every processor has an instance of its join."""
+
+    name: QueryName
+    plan: QueryPlan
+    map: PartitionMap  # newest committed; only a processor that is new to the query takes it
+    split_hosts: Mapping[ProcessorId, tuple[SplitId, ...]]
+    phase: Phase
+    disk: DiskSettings
+    spill: str | None  # folder or URI for `<spill>/<processor>`; None: in the processor's own data
+    results: str | None  # folder for Parquet files; None: the result log in the processor's data
+    counting: bool = False  # results are only counted and summed; `results` is None then
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Everything, for one processor."""
+
+    epoch: Epoch
+    version: int
+    peers: Mapping[ProcessorId, str]  # addresses of all members' data planes, this one's too
+    streams: tuple[StreamTask, ...]
+    queries: tuple[QueryTask, ...]
+
+    def to_json(self) -> str:
+        """As text for `Assign`."""
+        return json.dumps(
+            {
+                "epoch": self.epoch,
+                "version": self.version,
+                "peers": dict(self.peers),
+                "streams": [
+                    {
+                        "name": s.name,
+                        "schema": base64.b64encode(s.schema.serialize().to_pybytes()).decode(),
+                        "ended": s.ended,
+                        "path": s.path,
+                    }
+                    for s in self.streams
+                ],
+                "queries": [
+                    {
+                        "name": q.name,
+                        "plan": q.plan.to_json(),
+                        "map": q.map.to_json(),
+                        "split_hosts": {p: list(s) for p, s in q.split_hosts.items()},
+                        "phase": q.phase,
+                        "disk": {
+                            name: getattr(q.disk, name)
+                            for name in DiskSettings.__dataclass_fields__
+                        },
+                        "spill": q.spill,
+                        "results": q.results,
+                        "counting": q.counting,
+                    }
+                    for q in self.queries
+                ],
+            }
+        )
+
+
+def assignment_from_json(text: str) -> Assignment:
+    """Read what `Assignment.to_json` wrote; Refusal of domain `message` if it is anything else."""
+    try:
+        raw: dict[str, Any] = json.loads(text)
+        return Assignment(
+            Epoch(int(raw["epoch"])),
+            int(raw["version"]),
+            {ProcessorId(p): str(a) for p, a in raw["peers"].items()},
+            tuple(
+                StreamTask(
+                    StreamName(s["name"]),
+                    pa.ipc.read_schema(pa.py_buffer(base64.b64decode(s["schema"]))),
+                    bool(s["ended"]),
+                    s["path"],
+                )
+                for s in raw["streams"]
+            ),
+            tuple(_read_query(q) for q in raw["queries"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException, DovetailError) as e:
+        raise Refusal(Domain.MESSAGE, f"not an assignment: {e}") from e
+
+
+def _read_query(q: dict[str, Any]) -> QueryTask:
+    return QueryTask(
+        name=QueryName(q["name"]),
+        plan=plan_from_json(q["plan"]),
+        map=map_from_json(q["map"]),
+        split_hosts={
+            ProcessorId(p): tuple(SplitId(s) for s in splits)
+            for p, splits in q["split_hosts"].items()
+        },
+        phase=Phase(q["phase"]),
+        disk=DiskSettings(**q["disk"]),
+        spill=q["spill"],
+        results=q["results"],
+        counting=bool(q["counting"]),
+    )

@@ -1,0 +1,110 @@
+"""The data plane as plain data: splits feed instances, clients feed splits and read results.
+
+`wire.data` carries every type here over protobuf. What moves a group's state is in `messages`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dovetail_proto.ids import MapVersion, QueryName, SplitId, StreamName
+from dovetail_proto.messages import EndOfMovedPartitions
+
+
+@dataclass(frozen=True, slots=True)
+class TupleBatch:
+    """Split → instance: rows of one stream as Arrow IPC, in source order."""
+
+    query: QueryName
+    split: SplitId
+    source: str
+    sequence: int  # of the source; marks per group and source drop a replay
+    map_version: MapVersion  # by which it was routed
+    rows: int
+    payload: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfInput:
+    """In-band, split → instance: the last item of a link. Needs no credit."""
+
+    query: QueryName
+    split: SplitId
+
+
+LinkItem = TupleBatch | EndOfMovedPartitions | EndOfInput
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFrame:
+    """Split host → instance: one numbered item of a link; delivered in order, once."""
+
+    split: SplitId
+    number: int  # from 1, per link; 0 is a probe that asks for an acknowledgement
+    item: LinkItem | None  # None in a probe only
+
+
+@dataclass(frozen=True, slots=True)
+class LinkAck:
+    """Instance → split host: all frames up to `number` are taken in; more may be sent.
+
+    Credit is a running total, so that a lost, repeated or late answer can do no harm.
+    """
+
+    query: QueryName
+    split: SplitId
+    number: int
+    allowed_bytes: int  # of batches, since the link began; markers need none
+    done_number: int = 0  # all frames up to it are joined, their results handed to the sink
+
+
+@dataclass(frozen=True, slots=True)
+class IngestBatch:
+    """Client → home of a stream: rows of one source, in order; a repeated one is dropped."""
+
+    stream: StreamName
+    source: str  # chosen by the client, one per feed
+    sequence: int  # from 1
+    payload: bytes = field(repr=False)  # Arrow IPC stream of one batch
+
+
+@dataclass(frozen=True, slots=True)
+class IngestAck:
+    """Home → client: all batches of the source up to `sequence` are routed."""
+
+    sequence: int
+    rows: int  # of the stream so far
+
+
+@dataclass(frozen=True, slots=True)
+class QueryAt:
+    """Client → home of a stream: answer when all that splits of the query here have is joined."""
+
+    query: QueryName
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The answer to `QueryAt`: so many rows had been taken in when it was asked."""
+
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResults:
+    """Client → processor: the results of its instance from an offset on."""
+
+    query: QueryName
+    segment: int
+    row: int
+    follow: bool  # go on when all that is there was sent
+
+
+@dataclass(frozen=True, slots=True)
+class ResultBatch:
+    """Processor → client: results; the next ones begin at (segment, row + rows) or later."""
+
+    segment: int
+    row: int
+    payload: bytes = field(repr=False)  # Arrow IPC stream of one batch; empty: nothing yet
+    ended: bool  # nothing follows: the query is closed or was stopped

@@ -1,0 +1,220 @@
+"""How processes reach each other: gRPC channels and servers, with a token, TLS if it is set up.
+
+Messages cross as bytes: `wire` makes and checks them, so a forged message meets our reader and
+nothing else. A server answers a call without the right token with UNAUTHENTICATED before its
+handler runs. Errors of ours cross as a status whose details are JSON (`error_details`), so that a
+client raises what the server raised.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from dovetail_proto import errors
+from dovetail_proto.errors import ConfigError, Domain, DovetailError, Refusal
+
+MESSAGE_BYTES_MAX = 68 << 20
+"""The largest batch that `wire` lets pass, and its envelope."""
+
+KEEPALIVE_S = 5
+"""A peer that does not answer for so long is taken as gone: the call fails and is made anew."""
+
+OPTIONS = [
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.keepalive_time_ms", KEEPALIVE_S * 1000),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_S * 1000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_S * 500),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    ("grpc.so_reuseport", 0),  # two servers on one port would share its calls
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """What a process shows and asks for. Files are PEM; without them there is no TLS."""
+
+    token: str = ""  # sent with every call; empty: none
+    authority: Path | None = None  # who signs the others' certificates
+    certificate: Path | None = None  # our own, for servers and for mutual TLS
+    key: Path | None = None
+    mutual: bool = False  # servers ask callers for a certificate
+
+
+def open_channel(address: str, security: Security) -> grpc.Channel:
+    """A channel to a server; it connects when first used, and again whenever it must."""
+    if security.authority is None:
+        return grpc.insecure_channel(address, options=OPTIONS)
+    credentials = grpc.ssl_channel_credentials(
+        _pem(security.authority),
+        _pem(security.key) if security.key else None,
+        _pem(security.certificate) if security.certificate else None,
+    )
+    return grpc.secure_channel(address, credentials, options=OPTIONS)
+
+
+def call_metadata(security: Security) -> list[tuple[str, str]]:
+    """What a call carries to be let in."""
+    return [("authorization", f"Bearer {security.token}")] if security.token else []
+
+
+Check = Callable[[str, str], DovetailError | None]
+"""(method, token) → why the call is refused, or None."""
+
+
+def one_token(token: str) -> Check:
+    """Let calls with `token` in; all, if it is empty."""
+
+    def check(_: str, given: str) -> DovetailError | None:
+        if not token or hmac.compare_digest(given.encode(), token.encode()):
+            return None
+        return ConfigError("the token is missing or wrong", remedy="give the cluster's token")
+
+    return check
+
+
+class _Gate(grpc.ServerInterceptor):  # type: ignore[misc] # grpc has no types here
+    def __init__(self, check: Check) -> None:
+        self._check = check
+
+    def intercept_service(
+        self, continuation: Callable[[Any], Any], details: grpc.HandlerCallDetails
+    ) -> Any:
+        sent = dict(details.invocation_metadata).get("authorization", "")
+        refused = self._check(details.method, sent.removeprefix("Bearer "))
+        handler = continuation(details)
+        if refused is None or handler is None:
+            return handler
+
+        def refuse(_: Any, context: grpc.ServicerContext) -> None:
+            abort(context, refused, grpc.StatusCode.UNAUTHENTICATED)
+
+        if handler.request_streaming and handler.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(refuse)
+        if handler.request_streaming:
+            return grpc.stream_unary_rpc_method_handler(refuse)
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(refuse)
+        return grpc.unary_unary_rpc_method_handler(refuse)
+
+
+def start_server(
+    address: str,
+    security: Security,
+    services: Mapping[str, Mapping[str, grpc.RpcMethodHandler]],
+    *,
+    check: Check | None = None,
+    threads: int = 64,
+    others: Iterable[grpc.GenericRpcHandler] = (),
+) -> tuple[grpc.Server, int]:
+    """A running server of `services` (name → method → handler) and the port it got.
+
+    ConfigError if the address cannot be had. A streaming call occupies one of `threads`.
+    """
+    server = grpc.server(
+        ThreadPoolExecutor(threads, thread_name_prefix="grpc"),
+        interceptors=[_Gate(check or one_token(security.token))],
+        options=OPTIONS,
+    )
+    handlers = [grpc.method_handlers_generic_handler(n, dict(h)) for n, h in services.items()]
+    server.add_generic_rpc_handlers((*handlers, *others))
+    try:
+        if security.certificate is None or security.key is None:
+            port = server.add_insecure_port(address)
+        else:
+            credentials = grpc.ssl_server_credentials(
+                [(_pem(security.key), _pem(security.certificate))],
+                _pem(security.authority) if security.authority else None,
+                security.mutual,
+            )
+            port = server.add_secure_port(address, credentials)
+    except RuntimeError as e:
+        raise ConfigError(
+            f"address {address!r} cannot be listened on: {e}", remedy="choose another port"
+        ) from e
+    server.start()
+    return server, port
+
+
+def abort(
+    context: grpc.ServicerContext,
+    error: DovetailError,
+    status: grpc.StatusCode = grpc.StatusCode.FAILED_PRECONDITION,
+) -> None:
+    """End a call with an error of ours; never returns."""
+    context.set_trailing_metadata([("dovetail-error-bin", error_details(error))])
+    context.abort(status, str(error))
+
+
+def error_details(error: DovetailError) -> bytes:
+    """An error as it crosses."""
+    fields: dict[str, Any] = {
+        "code": error.code,
+        "message": error.message,
+        "remedy": error.remedy,
+        "details": error.details,
+    }
+    if isinstance(error, Refusal):
+        fields["domain"] = error.domain
+    return json.dumps(fields, default=str).encode()
+
+
+def raised(error: grpc.RpcError) -> DovetailError:
+    """What the server raised, or that it could not be reached."""
+    trailing: Sequence[tuple[str, bytes]] = error.trailing_metadata() or ()
+    for key, value in trailing:
+        if key == "dovetail-error-bin":
+            return error_from(json.loads(value))
+    return Unreachable(
+        f"no answer: {error.details()} ({error.code().name})",
+        remedy="see whether the process runs and the address is right",
+    )
+
+
+def error_from(fields: Mapping[str, Any]) -> DovetailError:
+    """The error that `error_details` (or a REST error body) tells of."""
+    message, remedy = str(fields.get("message", "")), str(fields.get("remedy", ""))
+    details = fields.get("details") or {}
+    if "domain" in fields and fields["domain"] in set(Domain):
+        return Refusal(Domain(fields["domain"]), message, remedy=remedy, **details)
+    for kind in _kinds(DovetailError):
+        if kind.code == fields.get("code") and kind not in (Refusal, errors.QueryError):
+            return kind(message, remedy=remedy, **details)
+    if fields.get("code") == errors.QueryError.code:
+        return errors.QueryError(message, remedy=remedy)
+    return DovetailError(message, remedy=remedy, **details)
+
+
+class Unreachable(DovetailError):  # noqa: N818 - an outcome, not a fault
+    """A process that does not answer."""
+
+    code = "unreachable"
+    fault = errors.Fault.ENVIRONMENT
+    retry = True
+    exit_code = 7
+
+
+def _kinds(root: type[DovetailError]) -> list[type[DovetailError]]:
+    return [root, *(k for sub in root.__subclasses__() for k in _kinds(sub))]
+
+
+def _pem(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as e:
+        raise ConfigError(
+            f"certificate file {str(path)!r} cannot be read: {e.strerror}",
+            remedy="see `dovetail certs init`",
+        ) from e
