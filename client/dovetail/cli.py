@@ -16,7 +16,17 @@ from typing import NoReturn
 
 import typer
 
-from dovetail.commands import cleanup, doctor, experiments, generate, owed, run, simulate
+from dovetail.commands import (
+    certs,
+    cleanup,
+    config,
+    doctor,
+    experiments,
+    generate,
+    owed,
+    run,
+    simulate,
+)
 from dovetail_proto.errors import ConfigError, DovetailError, Interrupted
 
 app = typer.Typer(
@@ -33,6 +43,8 @@ app.command("generate")(generate.generate)
 app.command("simulate")(simulate.simulate)
 app.add_typer(experiments.experiments, name="experiments")
 app.command("doctor")(doctor.doctor)
+app.add_typer(config.config, name="config")
+app.add_typer(certs.certs, name="certs")
 
 
 @app.callback(invoke_without_command=True)
