@@ -9,6 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dovetail_proto.query import PARTITIONS_DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """A question that needs no choice."""
+
 
 @dataclass(frozen=True, slots=True)
 class CreateStream:
@@ -16,6 +23,7 @@ class CreateStream:
 
     name: str
     schema: bytes
+    path: str = ""  # the home reads this file or folder; empty: programs send
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +41,34 @@ class QueryRef:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessorRef:
+    """A processor by its name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Submit:
-    """Start a query; `weights` share its groups out, one per processor, none: equally."""
+    """Start a query; `weights` share its groups out, one per processor, none: equally.
+
+    Results go to the result log of every processor, or as Parquet files to a folder below
+    `results`, or are only counted. Spilled state goes below `spill`, or to the processors' own
+    data. The other fields say how state goes to disk where the policy lets it.
+    """
 
     name: str
     sql: str
-    partitions: int
-    weights: tuple[float, ...]
-    policy: str
-    expected_state_bytes: int  # 0: not known
+    partitions: int = PARTITIONS_DEFAULT
+    weights: tuple[float, ...] = ()
+    policy: str = "lazy-disk"
+    expected_state_bytes: int = 0  # 0: not known
+    results: str = ""
+    counting: bool = False
+    spill: str = ""
+    victims: str = "least-productive"
+    push_share: float = 0.3
+    spill_threshold: float = 0.8  # θ_m
+    inactive_after_s: float = 60.0  # θ_t
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,46 +107,123 @@ class SetPolicy:
 
 @dataclass(frozen=True, slots=True)
 class StreamStatus:
-    """A stream and how far it has come."""
+    """A stream, how far it has come, and where programs send its rows."""
 
     name: str
     schema: bytes
     rows: int
-    ended: bool
+    ended: bool  # nothing more may be sent, or its file is read
+    drained: bool  # ended, and all its rows are on their way to the queries
+    home: str  # the processor that takes its rows
+    address: str  # of the home's data plane; empty while the home is away
+    path: str  # the file or folder that is read; empty: programs send
+    created_s: float  # since 1970, as all times here
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """All streams, by name."""
+
+    streams: tuple[StreamStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InputStatus:
+    """One input of a query."""
+
+    alias: str
+    stream: str
+    rows_in: int
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceStatus:
+    """The part of a query on one processor, as it last reported it."""
+
+    processor: str
+    stage: str  # running, closed or failed
+    groups: int
+    held_bytes: int
+    spilled_bytes: int
+    produced: int
+    results: int
+    checksum: int
+    pushes: int
+    spilled_groups: int
+    queued_bytes: int
+    peak_state_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class QueryStatus:
-    """A query; `cause` says why it failed, if it did."""
+    """A query; `cause` says why it failed, if it did. Counts are sums over `instances`.
+
+    `state` is running, paused, closing, closed or failed; `phase` what was last asked for:
+    running, paused or closing.
+    """
 
     name: str
     state: str
+    phase: str
     cause: str
     policy: str
+    sql: str
+    schema: bytes  # of the results, Arrow IPC
+    partitions: int
     map_version: int
     held_bytes: int
     spilled_bytes: int
-    produced: int
+    produced: int  # combinations, before conditions that span inputs
+    results: int
+    checksum: int  # order-free, of the results, mod 2**64
+    pushes: int
+    spilled_groups: int
+    queued_bytes: int
+    inputs: tuple[InputStatus, ...]
+    instances: tuple[InstanceStatus, ...]
+    results_place: str  # folder; empty: the processors' result logs, or counted only
+    counting: bool
+    spill: str  # folder; empty: the processors' own data
+    created_s: float
+    ended_s: float  # when it was closed or failed; 0 until then
+
+
+@dataclass(frozen=True, slots=True)
+class Queries:
+    """All queries, by name."""
+
+    queries: tuple[QueryStatus, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessorStatus:
-    """A member of the cluster."""
+    """A member of the cluster, or one that has been; `cause` says why it is dead."""
 
     name: str
-    state: str
+    state: str  # alive, leaving, left or dead
+    cause: str
+    address: str  # of its data plane
+    incarnation: int
     memory_limit_bytes: int
     used_bytes: int
-    groups: int
-    rate: float
+    held_bytes: int
+    queued_bytes: int
+    groups: int  # of all queries
+    rate: float  # combinations per second, of all queries
+    rss_bytes: int
+    peak_rss_bytes: int
+    cpu_share: float  # of one core
+    heard_s: float  # when it was last heard
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
     """The manager's term and its processors."""
 
+    name: str  # the manager's
     epoch: int
     version: str
+    started_s: float  # when this manager took office
     processors: tuple[ProcessorStatus, ...]
 
 
@@ -184,3 +288,53 @@ class Adaptations:
     """The decisions about a query, newest first."""
 
     adaptations: tuple[AdaptationRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EventsSince:
+    """Ask for events whose number is above `since`; 0: all that are remembered."""
+
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened. `kind` is one of EVENT_KINDS; what it is about is filled in."""
+
+    number: int  # grows by one; starts anew with each manager
+    at_s: float
+    kind: str
+    query: str = ""
+    stream: str = ""
+    processor: str = ""
+    move: str = ""
+    text: str = ""  # the cause, the outcome, the reason
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Events in order; `last` is where to go on, `missed` how many are forgotten already."""
+
+    events: tuple[Event, ...]
+    last: int
+    missed: int
+
+
+EVENT_KINDS = (
+    "processor-joined",
+    "processor-leaving",
+    "processor-left",
+    "processor-died",
+    "stream-created",
+    "stream-ended",
+    "query-submitted",
+    "query-paused",
+    "query-resumed",
+    "query-closing",
+    "query-closed",
+    "query-failed",
+    "query-dropped",
+    "move-begun",
+    "move-ended",
+    "adaptation-decided",
+)

@@ -7,12 +7,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CreateStreamRequest(_message.Message):
-    __slots__ = ("name", "schema")
+    __slots__ = ("name", "schema", "path")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
     name: str
     schema: bytes
-    def __init__(self, name: _Optional[str] = ..., schema: _Optional[bytes] = ...) -> None: ...
+    path: str
+    def __init__(self, name: _Optional[str] = ..., schema: _Optional[bytes] = ..., path: _Optional[str] = ...) -> None: ...
 
 class StreamName(_message.Message):
     __slots__ = ("name",)
@@ -21,32 +23,62 @@ class StreamName(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class StreamStatus(_message.Message):
-    __slots__ = ("name", "schema", "rows", "ended")
+    __slots__ = ("name", "schema", "rows", "ended", "drained", "home", "address", "path", "created_s")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
+    DRAINED_FIELD_NUMBER: _ClassVar[int]
+    HOME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    CREATED_S_FIELD_NUMBER: _ClassVar[int]
     name: str
     schema: bytes
     rows: int
     ended: bool
-    def __init__(self, name: _Optional[str] = ..., schema: _Optional[bytes] = ..., rows: _Optional[int] = ..., ended: _Optional[bool] = ...) -> None: ...
+    drained: bool
+    home: str
+    address: str
+    path: str
+    created_s: float
+    def __init__(self, name: _Optional[str] = ..., schema: _Optional[bytes] = ..., rows: _Optional[int] = ..., ended: _Optional[bool] = ..., drained: _Optional[bool] = ..., home: _Optional[str] = ..., address: _Optional[str] = ..., path: _Optional[str] = ..., created_s: _Optional[float] = ...) -> None: ...
+
+class Streams(_message.Message):
+    __slots__ = ("streams",)
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    streams: _containers.RepeatedCompositeFieldContainer[StreamStatus]
+    def __init__(self, streams: _Optional[_Iterable[_Union[StreamStatus, _Mapping]]] = ...) -> None: ...
 
 class SubmitRequest(_message.Message):
-    __slots__ = ("name", "sql", "partitions", "weights", "policy", "expected_state_bytes")
+    __slots__ = ("name", "sql", "partitions", "weights", "policy", "expected_state_bytes", "results", "counting", "spill", "victims", "push_share", "spill_threshold", "inactive_after_s")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SQL_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_STATE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    COUNTING_FIELD_NUMBER: _ClassVar[int]
+    SPILL_FIELD_NUMBER: _ClassVar[int]
+    VICTIMS_FIELD_NUMBER: _ClassVar[int]
+    PUSH_SHARE_FIELD_NUMBER: _ClassVar[int]
+    SPILL_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    INACTIVE_AFTER_S_FIELD_NUMBER: _ClassVar[int]
     name: str
     sql: str
     partitions: int
     weights: _containers.RepeatedScalarFieldContainer[float]
     policy: str
     expected_state_bytes: int
-    def __init__(self, name: _Optional[str] = ..., sql: _Optional[str] = ..., partitions: _Optional[int] = ..., weights: _Optional[_Iterable[float]] = ..., policy: _Optional[str] = ..., expected_state_bytes: _Optional[int] = ...) -> None: ...
+    results: str
+    counting: bool
+    spill: str
+    victims: str
+    push_share: float
+    spill_threshold: float
+    inactive_after_s: float
+    def __init__(self, name: _Optional[str] = ..., sql: _Optional[str] = ..., partitions: _Optional[int] = ..., weights: _Optional[_Iterable[float]] = ..., policy: _Optional[str] = ..., expected_state_bytes: _Optional[int] = ..., results: _Optional[str] = ..., counting: _Optional[bool] = ..., spill: _Optional[str] = ..., victims: _Optional[str] = ..., push_share: _Optional[float] = ..., spill_threshold: _Optional[float] = ..., inactive_after_s: _Optional[float] = ...) -> None: ...
 
 class QueryName(_message.Message):
     __slots__ = ("name",)
@@ -55,7 +87,7 @@ class QueryName(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class QueryStatus(_message.Message):
-    __slots__ = ("name", "state", "cause", "policy", "map_version", "held_bytes", "spilled_bytes", "produced")
+    __slots__ = ("name", "state", "cause", "policy", "map_version", "held_bytes", "spilled_bytes", "produced", "phase", "sql", "schema", "partitions", "results", "checksum", "pushes", "spilled_groups", "queued_bytes", "inputs", "instances", "results_place", "counting", "spill", "created_s", "ended_s")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +96,22 @@ class QueryStatus(_message.Message):
     HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
     SPILLED_BYTES_FIELD_NUMBER: _ClassVar[int]
     PRODUCED_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    SQL_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    PUSHES_FIELD_NUMBER: _ClassVar[int]
+    SPILLED_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    INSTANCES_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_PLACE_FIELD_NUMBER: _ClassVar[int]
+    COUNTING_FIELD_NUMBER: _ClassVar[int]
+    SPILL_FIELD_NUMBER: _ClassVar[int]
+    CREATED_S_FIELD_NUMBER: _ClassVar[int]
+    ENDED_S_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: str
     cause: str
@@ -72,37 +120,125 @@ class QueryStatus(_message.Message):
     held_bytes: int
     spilled_bytes: int
     produced: int
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., cause: _Optional[str] = ..., policy: _Optional[str] = ..., map_version: _Optional[int] = ..., held_bytes: _Optional[int] = ..., spilled_bytes: _Optional[int] = ..., produced: _Optional[int] = ...) -> None: ...
+    phase: str
+    sql: str
+    schema: bytes
+    partitions: int
+    results: int
+    checksum: int
+    pushes: int
+    spilled_groups: int
+    queued_bytes: int
+    inputs: _containers.RepeatedCompositeFieldContainer[InputStatus]
+    instances: _containers.RepeatedCompositeFieldContainer[InstanceStatus]
+    results_place: str
+    counting: bool
+    spill: str
+    created_s: float
+    ended_s: float
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., cause: _Optional[str] = ..., policy: _Optional[str] = ..., map_version: _Optional[int] = ..., held_bytes: _Optional[int] = ..., spilled_bytes: _Optional[int] = ..., produced: _Optional[int] = ..., phase: _Optional[str] = ..., sql: _Optional[str] = ..., schema: _Optional[bytes] = ..., partitions: _Optional[int] = ..., results: _Optional[int] = ..., checksum: _Optional[int] = ..., pushes: _Optional[int] = ..., spilled_groups: _Optional[int] = ..., queued_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[InputStatus, _Mapping]]] = ..., instances: _Optional[_Iterable[_Union[InstanceStatus, _Mapping]]] = ..., results_place: _Optional[str] = ..., counting: _Optional[bool] = ..., spill: _Optional[str] = ..., created_s: _Optional[float] = ..., ended_s: _Optional[float] = ...) -> None: ...
 
-class GetClusterRequest(_message.Message):
+class InputStatus(_message.Message):
+    __slots__ = ("alias", "stream", "rows_in")
+    ALIAS_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    ROWS_IN_FIELD_NUMBER: _ClassVar[int]
+    alias: str
+    stream: str
+    rows_in: int
+    def __init__(self, alias: _Optional[str] = ..., stream: _Optional[str] = ..., rows_in: _Optional[int] = ...) -> None: ...
+
+class InstanceStatus(_message.Message):
+    __slots__ = ("processor", "stage", "groups", "held_bytes", "spilled_bytes", "produced", "results", "checksum", "pushes", "spilled_groups", "queued_bytes", "peak_state_bytes")
+    PROCESSOR_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SPILLED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PRODUCED_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    PUSHES_FIELD_NUMBER: _ClassVar[int]
+    SPILLED_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PEAK_STATE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    processor: str
+    stage: str
+    groups: int
+    held_bytes: int
+    spilled_bytes: int
+    produced: int
+    results: int
+    checksum: int
+    pushes: int
+    spilled_groups: int
+    queued_bytes: int
+    peak_state_bytes: int
+    def __init__(self, processor: _Optional[str] = ..., stage: _Optional[str] = ..., groups: _Optional[int] = ..., held_bytes: _Optional[int] = ..., spilled_bytes: _Optional[int] = ..., produced: _Optional[int] = ..., results: _Optional[int] = ..., checksum: _Optional[int] = ..., pushes: _Optional[int] = ..., spilled_groups: _Optional[int] = ..., queued_bytes: _Optional[int] = ..., peak_state_bytes: _Optional[int] = ...) -> None: ...
+
+class Queries(_message.Message):
+    __slots__ = ("queries",)
+    QUERIES_FIELD_NUMBER: _ClassVar[int]
+    queries: _containers.RepeatedCompositeFieldContainer[QueryStatus]
+    def __init__(self, queries: _Optional[_Iterable[_Union[QueryStatus, _Mapping]]] = ...) -> None: ...
+
+class Everything(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class ProcessorName(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
 class ProcessorStatus(_message.Message):
-    __slots__ = ("name", "state", "memory_limit_bytes", "used_bytes", "groups", "rate")
+    __slots__ = ("name", "state", "memory_limit_bytes", "used_bytes", "groups", "rate", "cause", "address", "incarnation", "held_bytes", "queued_bytes", "rss_bytes", "peak_rss_bytes", "cpu_share", "heard_s")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     MEMORY_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     RATE_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PEAK_RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CPU_SHARE_FIELD_NUMBER: _ClassVar[int]
+    HEARD_S_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: str
     memory_limit_bytes: int
     used_bytes: int
     groups: int
     rate: float
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., memory_limit_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., groups: _Optional[int] = ..., rate: _Optional[float] = ...) -> None: ...
+    cause: str
+    address: str
+    incarnation: int
+    held_bytes: int
+    queued_bytes: int
+    rss_bytes: int
+    peak_rss_bytes: int
+    cpu_share: float
+    heard_s: float
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., memory_limit_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., groups: _Optional[int] = ..., rate: _Optional[float] = ..., cause: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., held_bytes: _Optional[int] = ..., queued_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., peak_rss_bytes: _Optional[int] = ..., cpu_share: _Optional[float] = ..., heard_s: _Optional[float] = ...) -> None: ...
 
 class ClusterStatus(_message.Message):
-    __slots__ = ("epoch", "version", "processors")
+    __slots__ = ("epoch", "version", "processors", "name", "started_s")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PROCESSORS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STARTED_S_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     version: str
     processors: _containers.RepeatedCompositeFieldContainer[ProcessorStatus]
-    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[str] = ..., processors: _Optional[_Iterable[_Union[ProcessorStatus, _Mapping]]] = ...) -> None: ...
+    name: str
+    started_s: float
+    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[str] = ..., processors: _Optional[_Iterable[_Union[ProcessorStatus, _Mapping]]] = ..., name: _Optional[str] = ..., started_s: _Optional[float] = ...) -> None: ...
 
 class PartitionStatus(_message.Message):
     __slots__ = ("group", "owner", "since_version", "pinned")
@@ -224,3 +360,39 @@ class SetPolicyRequest(_message.Message):
     query: str
     policy: str
     def __init__(self, query: _Optional[str] = ..., policy: _Optional[str] = ...) -> None: ...
+
+class EventsSince(_message.Message):
+    __slots__ = ("since",)
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    since: int
+    def __init__(self, since: _Optional[int] = ...) -> None: ...
+
+class Event(_message.Message):
+    __slots__ = ("number", "at_s", "kind", "query", "stream", "processor", "move", "text")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    AT_S_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PROCESSOR_FIELD_NUMBER: _ClassVar[int]
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    at_s: float
+    kind: str
+    query: str
+    stream: str
+    processor: str
+    move: str
+    text: str
+    def __init__(self, number: _Optional[int] = ..., at_s: _Optional[float] = ..., kind: _Optional[str] = ..., query: _Optional[str] = ..., stream: _Optional[str] = ..., processor: _Optional[str] = ..., move: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
+class Events(_message.Message):
+    __slots__ = ("events", "last", "missed")
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    MISSED_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[Event]
+    last: int
+    missed: int
+    def __init__(self, events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., last: _Optional[int] = ..., missed: _Optional[int] = ...) -> None: ...

@@ -44,6 +44,16 @@ class AdminStub:
                 request_serializer=dovetail__proto_dot_v1_dot_admin__pb2.StreamName.SerializeToString,
                 response_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.StreamStatus.FromString,
                 _registered_method=True)
+        self.GetStream = channel.unary_unary(
+                '/dovetail.v1.Admin/GetStream',
+                request_serializer=dovetail__proto_dot_v1_dot_admin__pb2.StreamName.SerializeToString,
+                response_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.StreamStatus.FromString,
+                _registered_method=True)
+        self.ListStreams = channel.unary_unary(
+                '/dovetail.v1.Admin/ListStreams',
+                request_serializer=dovetail__proto_dot_v1_dot_admin__pb2.Everything.SerializeToString,
+                response_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.Streams.FromString,
+                _registered_method=True)
         self.Submit = channel.unary_unary(
                 '/dovetail.v1.Admin/Submit',
                 request_serializer=dovetail__proto_dot_v1_dot_admin__pb2.SubmitRequest.SerializeToString,
@@ -69,9 +79,19 @@ class AdminStub:
                 request_serializer=dovetail__proto_dot_v1_dot_admin__pb2.QueryName.SerializeToString,
                 response_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.QueryStatus.FromString,
                 _registered_method=True)
+        self.DropQuery = channel.unary_unary(
+                '/dovetail.v1.Admin/DropQuery',
+                request_serializer=dovetail__proto_dot_v1_dot_admin__pb2.QueryName.SerializeToString,
+                response_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.QueryStatus.FromString,
+                _registered_method=True)
+        self.ListQueries = channel.unary_unary(
+                '/dovetail.v1.Admin/ListQueries',
+                request_serializer=dovetail__proto_dot_v1_dot_admin__pb2.Everything.SerializeToString,
+                response_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.Queries.FromString,
+                _registered_method=True)
         self.GetCluster = channel.unary_unary(
                 '/dovetail.v1.Admin/GetCluster',
-                request_serializer=dovetail__proto_dot_v1_dot_admin__pb2.GetClusterRequest.SerializeToString,
+                request_serializer=dovetail__proto_dot_v1_dot_admin__pb2.Everything.SerializeToString,
                 response_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.ClusterStatus.FromString,
                 _registered_method=True)
         self.ListPartitions = channel.unary_unary(
@@ -109,6 +129,16 @@ class AdminStub:
                 request_serializer=dovetail__proto_dot_v1_dot_admin__pb2.SetPolicyRequest.SerializeToString,
                 response_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.QueryStatus.FromString,
                 _registered_method=True)
+        self.Leave = channel.unary_unary(
+                '/dovetail.v1.Admin/Leave',
+                request_serializer=dovetail__proto_dot_v1_dot_admin__pb2.ProcessorName.SerializeToString,
+                response_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.ProcessorStatus.FromString,
+                _registered_method=True)
+        self.Watch = channel.unary_stream(
+                '/dovetail.v1.Admin/Watch',
+                request_serializer=dovetail__proto_dot_v1_dot_admin__pb2.EventsSince.SerializeToString,
+                response_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.Events.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -121,6 +151,18 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EndStream(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetStream(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListStreams(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -151,6 +193,18 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetQuery(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DropQuery(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListQueries(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -204,6 +258,18 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Leave(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Watch(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -216,6 +282,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.EndStream,
                     request_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.StreamName.FromString,
                     response_serializer=dovetail__proto_dot_v1_dot_admin__pb2.StreamStatus.SerializeToString,
+            ),
+            'GetStream': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStream,
+                    request_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.StreamName.FromString,
+                    response_serializer=dovetail__proto_dot_v1_dot_admin__pb2.StreamStatus.SerializeToString,
+            ),
+            'ListStreams': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListStreams,
+                    request_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.Everything.FromString,
+                    response_serializer=dovetail__proto_dot_v1_dot_admin__pb2.Streams.SerializeToString,
             ),
             'Submit': grpc.unary_unary_rpc_method_handler(
                     servicer.Submit,
@@ -242,9 +318,19 @@ def add_AdminServicer_to_server(servicer, server):
                     request_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.QueryName.FromString,
                     response_serializer=dovetail__proto_dot_v1_dot_admin__pb2.QueryStatus.SerializeToString,
             ),
+            'DropQuery': grpc.unary_unary_rpc_method_handler(
+                    servicer.DropQuery,
+                    request_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.QueryName.FromString,
+                    response_serializer=dovetail__proto_dot_v1_dot_admin__pb2.QueryStatus.SerializeToString,
+            ),
+            'ListQueries': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQueries,
+                    request_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.Everything.FromString,
+                    response_serializer=dovetail__proto_dot_v1_dot_admin__pb2.Queries.SerializeToString,
+            ),
             'GetCluster': grpc.unary_unary_rpc_method_handler(
                     servicer.GetCluster,
-                    request_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.GetClusterRequest.FromString,
+                    request_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.Everything.FromString,
                     response_serializer=dovetail__proto_dot_v1_dot_admin__pb2.ClusterStatus.SerializeToString,
             ),
             'ListPartitions': grpc.unary_unary_rpc_method_handler(
@@ -281,6 +367,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.SetPolicy,
                     request_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.SetPolicyRequest.FromString,
                     response_serializer=dovetail__proto_dot_v1_dot_admin__pb2.QueryStatus.SerializeToString,
+            ),
+            'Leave': grpc.unary_unary_rpc_method_handler(
+                    servicer.Leave,
+                    request_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.ProcessorName.FromString,
+                    response_serializer=dovetail__proto_dot_v1_dot_admin__pb2.ProcessorStatus.SerializeToString,
+            ),
+            'Watch': grpc.unary_stream_rpc_method_handler(
+                    servicer.Watch,
+                    request_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.EventsSince.FromString,
+                    response_serializer=dovetail__proto_dot_v1_dot_admin__pb2.Events.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -337,6 +433,60 @@ class Admin:
             '/dovetail.v1.Admin/EndStream',
             dovetail__proto_dot_v1_dot_admin__pb2.StreamName.SerializeToString,
             dovetail__proto_dot_v1_dot_admin__pb2.StreamStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStream(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dovetail.v1.Admin/GetStream',
+            dovetail__proto_dot_v1_dot_admin__pb2.StreamName.SerializeToString,
+            dovetail__proto_dot_v1_dot_admin__pb2.StreamStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListStreams(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dovetail.v1.Admin/ListStreams',
+            dovetail__proto_dot_v1_dot_admin__pb2.Everything.SerializeToString,
+            dovetail__proto_dot_v1_dot_admin__pb2.Streams.FromString,
             options,
             channel_credentials,
             insecure,
@@ -483,6 +633,60 @@ class Admin:
             _registered_method=True)
 
     @staticmethod
+    def DropQuery(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dovetail.v1.Admin/DropQuery',
+            dovetail__proto_dot_v1_dot_admin__pb2.QueryName.SerializeToString,
+            dovetail__proto_dot_v1_dot_admin__pb2.QueryStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListQueries(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dovetail.v1.Admin/ListQueries',
+            dovetail__proto_dot_v1_dot_admin__pb2.Everything.SerializeToString,
+            dovetail__proto_dot_v1_dot_admin__pb2.Queries.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetCluster(request,
             target,
             options=(),
@@ -497,7 +701,7 @@ class Admin:
             request,
             target,
             '/dovetail.v1.Admin/GetCluster',
-            dovetail__proto_dot_v1_dot_admin__pb2.GetClusterRequest.SerializeToString,
+            dovetail__proto_dot_v1_dot_admin__pb2.Everything.SerializeToString,
             dovetail__proto_dot_v1_dot_admin__pb2.ClusterStatus.FromString,
             options,
             channel_credentials,
@@ -688,6 +892,60 @@ class Admin:
             '/dovetail.v1.Admin/SetPolicy',
             dovetail__proto_dot_v1_dot_admin__pb2.SetPolicyRequest.SerializeToString,
             dovetail__proto_dot_v1_dot_admin__pb2.QueryStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Leave(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dovetail.v1.Admin/Leave',
+            dovetail__proto_dot_v1_dot_admin__pb2.ProcessorName.SerializeToString,
+            dovetail__proto_dot_v1_dot_admin__pb2.ProcessorStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Watch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dovetail.v1.Admin/Watch',
+            dovetail__proto_dot_v1_dot_admin__pb2.EventsSince.SerializeToString,
+            dovetail__proto_dot_v1_dot_admin__pb2.Events.FromString,
             options,
             channel_credentials,
             insecure,

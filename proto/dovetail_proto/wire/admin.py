@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any, TypeVar
 
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from dovetail_proto import admin as a
-from dovetail_proto.query import PARTITIONS_MAX
+from dovetail_proto.errors import Domain, Refusal
+from dovetail_proto.query import INPUTS_MAX, PARTITIONS_MAX
 from dovetail_proto.v1 import admin_pb2 as pb
-from dovetail_proto.wire.control import Spec, read, write
+from dovetail_proto.wire.control import CHECKSUM, Spec, read, write
 from dovetail_proto.wire.fields import (
     COUNT,
     FLAG,
@@ -31,7 +32,9 @@ SQL_CHARS_MAX = 1 << 20
 SCHEMA_BYTES_MAX = 1 << 20
 """An Arrow schema of ten thousand columns takes less."""
 
-PROCESSORS_MAX = 10_000
+ENTRIES_MAX = 10_000
+"""Processors, streams, queries or events in one message."""
+
 NUMBERS_MAX = 1_000
 
 Plain = TypeVar("Plain")
@@ -51,8 +54,8 @@ def _read_number(value: float, where: str) -> float:
 
 def _read_weights(values: Any, where: str) -> tuple[float, ...]:
     weights = tuple(_read_number(v, where) for v in values)
-    if len(weights) > PROCESSORS_MAX or any(w < 0 for w in weights):
-        raise refuse(where, weights, f"at most {PROCESSORS_MAX} weights of 0 or more")
+    if len(weights) > ENTRIES_MAX or any(w < 0 for w in weights):
+        raise refuse(where, weights, f"at most {ENTRIES_MAX} weights of 0 or more")
     if weights and not sum(weights):
         raise refuse(where, weights, "weights of which one at least is above 0")
     return weights
@@ -84,9 +87,14 @@ PARTITION_COUNT = whole(1, PARTITIONS_MAX, "a number of partitions")
 GROUP = whole(0, PARTITIONS_MAX - 1, "a group")
 
 SPECS: dict[type, Spec] = {
-    a.CreateStream: (pb.CreateStreamRequest, {"name": NAME_FIELD, "schema": SCHEMA}),
+    a.Everything: (pb.Everything, {}),
+    a.CreateStream: (
+        pb.CreateStreamRequest,
+        {"name": NAME_FIELD, "schema": SCHEMA, "path": TEXT},
+    ),
     a.StreamRef: (pb.StreamName, {"name": NAME_FIELD}),
     a.QueryRef: (pb.QueryName, {"name": NAME_FIELD}),
+    a.ProcessorRef: (pb.ProcessorName, {"name": NAME_FIELD}),
     a.Submit: (
         pb.SubmitRequest,
         {
@@ -96,6 +104,13 @@ SPECS: dict[type, Spec] = {
             "weights": WEIGHTS,
             "policy": NAME_FIELD,
             "expected_state_bytes": COUNT,
+            "results": TEXT,
+            "counting": FLAG,
+            "spill": TEXT,
+            "victims": TEXT,
+            "push_share": NUMBER,
+            "spill_threshold": NUMBER,
+            "inactive_after_s": NUMBER,
         },
     ),
     a.MoveGroups: (
@@ -107,38 +122,95 @@ SPECS: dict[type, Spec] = {
     a.SetPolicy: (pb.SetPolicyRequest, {"query": NAME_FIELD, "policy": NAME_FIELD}),
     a.StreamStatus: (
         pb.StreamStatus,
-        {"name": NAME_FIELD, "schema": SCHEMA, "rows": COUNT, "ended": FLAG},
+        {
+            "name": NAME_FIELD,
+            "schema": SCHEMA,
+            "rows": COUNT,
+            "ended": FLAG,
+            "drained": FLAG,
+            "home": NAME_FIELD,
+            "address": TEXT,
+            "path": TEXT,
+            "created_s": NUMBER,
+        },
+    ),
+    a.Streams: (pb.Streams, {"streams": _many(a.StreamStatus, ENTRIES_MAX)}),
+    a.InputStatus: (pb.InputStatus, {"alias": TEXT, "stream": NAME_FIELD, "rows_in": COUNT}),
+    a.InstanceStatus: (
+        pb.InstanceStatus,
+        {
+            "processor": NAME_FIELD,
+            "stage": TEXT,
+            "groups": COUNT,
+            "held_bytes": COUNT,
+            "spilled_bytes": COUNT,
+            "produced": COUNT,
+            "results": COUNT,
+            "checksum": CHECKSUM,
+            "pushes": COUNT,
+            "spilled_groups": COUNT,
+            "queued_bytes": COUNT,
+            "peak_state_bytes": COUNT,
+        },
     ),
     a.QueryStatus: (
         pb.QueryStatus,
         {
             "name": NAME_FIELD,
             "state": TEXT,
+            "phase": TEXT,
             "cause": TEXT,
             "policy": NAME_FIELD,
+            "sql": SQL,
+            "schema": SCHEMA,
+            "partitions": PARTITION_COUNT,
             "map_version": COUNT,
             "held_bytes": COUNT,
             "spilled_bytes": COUNT,
             "produced": COUNT,
+            "results": COUNT,
+            "checksum": CHECKSUM,
+            "pushes": COUNT,
+            "spilled_groups": COUNT,
+            "queued_bytes": COUNT,
+            "inputs": _many(a.InputStatus, INPUTS_MAX),
+            "instances": _many(a.InstanceStatus, ENTRIES_MAX),
+            "results_place": TEXT,
+            "counting": FLAG,
+            "spill": TEXT,
+            "created_s": NUMBER,
+            "ended_s": NUMBER,
         },
     ),
+    a.Queries: (pb.Queries, {"queries": _many(a.QueryStatus, ENTRIES_MAX)}),
     a.ProcessorStatus: (
         pb.ProcessorStatus,
         {
             "name": NAME_FIELD,
             "state": TEXT,
+            "cause": TEXT,
+            "address": TEXT,
+            "incarnation": POSITIVE,
             "memory_limit_bytes": COUNT,
             "used_bytes": COUNT,
+            "held_bytes": COUNT,
+            "queued_bytes": COUNT,
             "groups": COUNT,
             "rate": NUMBER,
+            "rss_bytes": COUNT,
+            "peak_rss_bytes": COUNT,
+            "cpu_share": NUMBER,
+            "heard_s": NUMBER,
         },
     ),
     a.ClusterStatus: (
         pb.ClusterStatus,
         {
+            "name": TEXT,
             "epoch": POSITIVE,
             "version": TEXT,
-            "processors": _many(a.ProcessorStatus, PROCESSORS_MAX),
+            "started_s": NUMBER,
+            "processors": _many(a.ProcessorStatus, ENTRIES_MAX),
         },
     ),
     a.PartitionStatus: (
@@ -180,6 +252,24 @@ SPECS: dict[type, Spec] = {
         },
     ),
     a.Adaptations: (pb.Adaptations, {"adaptations": _many(a.AdaptationRecord, PARTITIONS_MAX)}),
+    a.EventsSince: (pb.EventsSince, {"since": COUNT}),
+    a.Event: (
+        pb.Event,
+        {
+            "number": POSITIVE,
+            "at_s": NUMBER,
+            "kind": TEXT,
+            "query": TEXT,
+            "stream": TEXT,
+            "processor": TEXT,
+            "move": TEXT,
+            "text": TEXT,
+        },
+    ),
+    a.Events: (
+        pb.Events,
+        {"events": _many(a.Event, ENTRIES_MAX), "last": COUNT, "missed": COUNT},
+    ),
 }
 
 
@@ -191,3 +281,17 @@ def to_wire(plain: Any) -> Message:
 def from_wire(kind: type[Plain], message: Message) -> Plain:
     """The plain form, checked; Refusal of domain `message` names the field that is wrong."""
     return read(kind, message, SPECS)
+
+
+def encode(plain: Any) -> bytes:
+    """A request or an answer as bytes."""
+    return to_wire(plain).SerializeToString()
+
+
+def decode(kind: type[Plain], data: bytes) -> Plain:
+    """The plain form of bytes from outside; Refusal of domain `message` if they are forged."""
+    try:
+        message = SPECS[kind][0].FromString(data)
+    except DecodeError as e:
+        raise Refusal(Domain.MESSAGE, f"{kind.__name__} does not parse: {e}") from e
+    return from_wire(kind, message)
