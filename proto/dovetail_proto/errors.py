@@ -91,6 +91,22 @@ class SpillError(DovetailError):
     exit_code = 6
 
 
+class Unauthenticated(DovetailError):  # noqa: N818 - an answer, not a fault
+    """A call without a token, or with one that nobody has."""
+
+    code = "unauthenticated"
+    fault = Fault.USER
+    exit_code = 8
+
+
+class Forbidden(DovetailError):  # noqa: N818 - an answer, not a fault
+    """A call that the caller's role does not allow."""
+
+    code = "forbidden"
+    fault = Fault.USER
+    exit_code = 8
+
+
 class Domain(StrEnum):
     """Which rule of the protocols a refused message broke; stable, and sent over the wire."""
 
