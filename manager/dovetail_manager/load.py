@@ -37,9 +37,11 @@ class LoadTracker:
 
     def __init__(self) -> None:
         self._heard: dict[tuple[QueryName, ProcessorId], _Heard] = {}
+        self.beats: dict[ProcessorId, Heartbeat] = {}  # each processor's last one
 
     def heartbeat(self, m: Heartbeat, now_s: float) -> None:
         """Take in a report. One that repeats or precedes the last leaves the rate as it is."""
+        self.beats[m.processor] = m
         for load in m.loads:
             key = (load.query, m.processor)
             last = self._heard.get(key)
@@ -73,6 +75,24 @@ class LoadTracker:
                 )
             )
         return tuple(out)
+
+    def report(self, query: QueryName, member: Member) -> QueryLoad | None:
+        """What this incarnation of a member last said of `query`; None if nothing yet."""
+        heard = self._heard.get((query, member.processor))
+        return heard.load if heard and heard.incarnation == member.incarnation else None
+
+    def rate(self, member: Member) -> float:
+        """Combinations per second of all queries on a member."""
+        return sum(
+            h.rate * h.load.groups
+            for (_, processor), h in self._heard.items()
+            if processor == member.processor and h.incarnation == member.incarnation
+        )
+
+    def forget(self, query: QueryName) -> None:
+        """The query is gone, and its name may be used again."""
+        for key in [k for k in self._heard if k[0] == query]:
+            del self._heard[key]
 
     def query_bytes(self, query: QueryName, expected_bytes: int | None, left_bytes: int) -> int:
         """M_query: what was told at submission, else held + spilled + what sources still hold."""

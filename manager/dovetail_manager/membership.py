@@ -41,6 +41,7 @@ class Member:
     state: MemberState
     heard_s: float  # when it was last heard; a restarted manager starts from its own start
     cause: str = ""  # why it is dead; empty otherwise
+    address: str = ""  # where its data plane answers
 
 
 class Membership:
@@ -88,7 +89,14 @@ class Membership:
         if known is not None and known.state in IN:
             known.state, known.cause = MemberState.DEAD, "it was started again"
             changed.append(known)
-        member = Member(m.processor, m.incarnation, m.memory_limit_bytes, MemberState.ALIVE, now_s)
+        member = Member(
+            m.processor,
+            m.incarnation,
+            m.memory_limit_bytes,
+            MemberState.ALIVE,
+            now_s,
+            address=m.address,
+        )
         self.members[m.processor] = member
         return [*changed, member]
 

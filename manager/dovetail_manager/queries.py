@@ -26,6 +26,10 @@ class Query:
     split_hosts: Mapping[ProcessorId, tuple[SplitId, ...]]
     expected_bytes: int | None  # told at submission; None: estimated
     cause: str = ""  # why it failed; empty while it runs
+    closed: bool = False  # it has ended well; its record and map are kept to be looked at
+    pinned: frozenset[GroupId] = frozenset()  # stay where they are, whatever a policy says
+    resting: bool = False  # paused or closing: no adaptation begins, open ones end
+    told: bool = False  # the failure is durable: `stopping` says who has to drop the query yet
     forced_bytes: int = 0  # as written last; `admission` counts on from it
     stopping: set[ProcessorId] = field(default_factory=set)  # have to drop a failed query yet
     orders: dict[ProcessorId, PushPartitions] = field(default_factory=dict)  # not answered yet
@@ -38,8 +42,20 @@ class Query:
         """Where its record is stored."""
         return f"query/{self.name}"
 
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self.closed or bool(self.cause)
+
+    def pinned_at(self, processor: ProcessorId) -> list[GroupId]:
+        """The pinned groups that `processor` owns."""
+        known = self.coordinator.map_tail
+        return sorted(g for g in self.pinned if known.owner(g) == processor)
+
     def depends_on(self, processor: ProcessorId) -> bool:
         """Whether the query would lose state or input with `processor`."""
+        if self.over:
+            return False
         owned = self.coordinator.map_tail.groups_of(processor)
         return len(owned) > 0 or processor in self.split_hosts
 
@@ -55,9 +71,10 @@ class Query:
         now_s: float,
     ) -> list[Instruction]:
         """Move a leaving member's groups to the least used one; half as many after a failure."""
-        groups = self.coordinator.map_tail.groups_of(leaver)
+        owned = self.coordinator.map_tail.groups_of(leaver)
+        groups = [GroupId(int(g)) for g in owned if int(g) not in self.pinned]
         takers = [p for p in loads if p.free and p.processor not in busy]
-        if leaver in busy or not takers or len(groups) == 0:
+        if leaver in busy or not takers or not groups:
             return []
         taker = min(takers, key=lambda p: (p.used_bytes, p.processor)).processor
         share = max(1, len(groups) >> self.drain_failures.get(leaver, 0))
@@ -65,7 +82,7 @@ class Query:
             leaver,
             taker,
             0,
-            groups=[GroupId(int(g)) for g in groups[:share]],
+            groups=groups[:share],
             reason=f"{leaver} leaves",
             now_s=now_s,
         )
@@ -87,6 +104,8 @@ class Query:
                 "split_hosts": dict(self.split_hosts),
                 "expected_bytes": self.expected_bytes,
                 "cause": self.cause,
+                "closed": self.closed,
+                "pinned": sorted(self.pinned),
                 "forced_bytes": self.admission.forced_bytes,
             }
         )
@@ -106,6 +125,8 @@ def query_from_json(text: str) -> Query:
             hosts,
             raw["expected_bytes"],
             cause=raw["cause"],
+            closed=raw["closed"],
+            pinned=frozenset(GroupId(int(g)) for g in raw["pinned"]),
             forced_bytes=int(raw["forced_bytes"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as e:

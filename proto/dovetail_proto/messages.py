@@ -44,11 +44,15 @@ class MoveRef:
 
 @dataclass(frozen=True, slots=True)
 class ComputePartitionsToMove:
-    """Step 1, manager → sender: choose groups worth `want_bytes`, or exactly `groups` if given."""
+    """Step 1, manager → sender: choose groups worth `want_bytes`, or exactly `groups` if given.
+
+    Groups in `exclude` are pinned: the sender leaves them out when it chooses.
+    """
 
     ref: MoveRef
     want_bytes: int
     groups: Groups = ()
+    exclude: Groups = ()
 
 
 @dataclass(frozen=True, slots=True)

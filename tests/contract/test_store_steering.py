@@ -15,7 +15,7 @@ from dovetail_manager.moves.journal import Write, map_key
 from dovetail_manager.steering import Output, Steering, SteeringSettings
 from dovetail_manager.store import Store, open_store
 from dovetail_manager.store.errors import Fenced, StaleWrite
-from dovetail_proto.ids import Epoch, GroupId, ProcessorId, QueryName
+from dovetail_proto.ids import Epoch, GroupId, ProcessorId, QueryName, SplitId
 from dovetail_proto.messages import Join
 from dovetail_proto.partition_map import map_from_json
 from kit import sim_run
@@ -119,7 +119,10 @@ def test_a_restarted_manager_resumes_from_the_store(opened: Opened) -> None:
     steering, outputs = Steering.resume(*first.claim("first"), settings, 0.0)
     for processor in (A, B):
         outputs += steering.handle(processor, Join(processor, 1, "1", 100), 0.0)
-    outputs += steering.submit(Q, partitions=6, inputs=2, policy_name="lazy-disk", now_s=0.0)
+    hosts = {A: (SplitId("q/0"),), B: (SplitId("q/1"),)}
+    outputs += steering.submit(
+        Q, partitions=6, split_hosts=hosts, policy_name="lazy-disk", now_s=0.0
+    )
     carry_out(first, steering, outputs)
     known = steering.queries[Q].coordinator.map
     groups = [GroupId(int(g)) for g in known.groups_of(A)]

@@ -205,10 +205,12 @@ class SimProcessor(SimSplits, SimDisk):
             for g, group in self.groups.items():
                 spilled[g] = group.generation > 0
             settle_s = self.scenario.settle_s
+            movable = self.received_s <= self.world.now_s - settle_s
+            movable[list(i.exclude)] = False
             ids = choose_groups_to_move(
                 self._stats(),
                 i.want_bytes,
-                movable=self.received_s <= self.world.now_s - settle_s,
+                movable=movable,
                 spilled=spilled,
                 paper_restrictions=self.scenario.paper_restrictions,
             )

@@ -67,7 +67,9 @@ class Scenario:
         weights = [random.choice((1.0, 1.0, 4.0, 9.0)) for _ in names]
         owners = distribute(self.partitions, names, weights)
         self.map = PartitionMap.initial(self.query, owners)
-        self.split_hosts = place_splits(self.query, self.inputs, names)
+        self.split_hosts = place_splits(
+            self.query, [names[i % len(names)] for i in range(self.inputs)]
+        )
         self.hosts = {s: p for p, splits in self.split_hosts.items() for s in splits}
         self.splits = tuple(split_name(self.query, i) for i in range(self.inputs))
         self.streams = {s: self._rows(i) for i, s in enumerate(self.splits)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 import pytest
@@ -114,7 +115,7 @@ def test_any_reply_in_any_order_is_taken_or_changes_nothing(
 ) -> None:
     """The manager's machine, between its own steps."""
     machine = Coordinator(Q, Epoch(2), MAP, HOSTS, MoveSettings(chunk_bytes=6))
-    machine.moves_begun = 4
+    machine.numbers = count(5)
     pending = machine.begin(S, R, 10, reason="test", now_s=0.0)
     for now_s, (source, reply) in enumerate(script):
         before = state_of(machine)

@@ -79,7 +79,7 @@ LOADS = st.builds(
 )
 STREAM_LOADS = st.builds(m.StreamLoad, NAMES, COUNTS, st.booleans())
 CONTROL: dict[str, st.SearchStrategy[m.ControlMessage]] = {
-    "compute": st.builds(m.ComputePartitionsToMove, refs(), COUNTS, GROUPS),
+    "compute": st.builds(m.ComputePartitionsToMove, refs(), COUNTS, GROUPS, GROUPS),
     "partitions": offers(),
     "deactivate": st.builds(m.DeactivatePartitions, refs(), CHUNKS, SOME_GROUPS, NAMES, SPLITS),
     "deactivated": st.builds(m.Deactivated, refs(), CHUNKS),

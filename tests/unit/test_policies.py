@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail_manager.adaptation.admission import Admission
-from dovetail_manager.adaptation.initial import distribute, place_splits
+from dovetail_manager.adaptation.initial import distribute, next_home, place_splits
 from dovetail_manager.adaptation.policies import POLICIES, policy
 from dovetail_manager.adaptation.snapshot import (
     AdaptationSettings,
@@ -278,7 +278,20 @@ def test_weights_that_cannot_be_are_refused(weights: list[float]) -> None:
         distribute(10, [ProcessorId("a"), ProcessorId("b")], weights)
 
 
-def test_splits_go_round_robin() -> None:
-    """Three inputs on two processors: S4 3.2."""
+def test_splits_are_where_their_streams_are_at_home() -> None:
+    """Three inputs, two homes; a self-join has two splits at one home."""
+    homes = [ProcessorId("a"), ProcessorId("b"), ProcessorId("a")]
+    assert place_splits(QueryName("q"), homes) == {"a": ("q/0", "q/2"), "b": ("q/1",)}
+
+
+def test_streams_are_dealt_out_evenly() -> None:
+    """To who has the fewest, by name among equals; to nobody if there is nobody."""
     names = [ProcessorId("a"), ProcessorId("b")]
-    assert place_splits(QueryName("q"), 3, names) == {"a": ("q/0", "q/2"), "b": ("q/1",)}
+    assert [next_home(h, names) for h in ([], ["a"], ["a", "b"], ["a", "a", "c"])] == [
+        "a",
+        "b",
+        "a",
+        "b",
+    ]
+    with pytest.raises(ConfigError, match="a stream needs a processor as its home; start one"):
+        next_home([], [])

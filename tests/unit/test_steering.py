@@ -12,7 +12,7 @@ from dovetail_manager.moves.journal import Journal, Write
 from dovetail_manager.moves.protocol import Persist, Send
 from dovetail_manager.steering import Output, Steering, SteeringSettings
 from dovetail_proto.errors import ConfigError, Domain, Refusal
-from dovetail_proto.ids import Epoch, GroupId, ProcessorId, QueryName
+from dovetail_proto.ids import Epoch, GroupId, ProcessorId, QueryName, SplitId
 from dovetail_proto.messages import (
     ComputePartitionsToMove,
     FinishMove,
@@ -206,7 +206,8 @@ class Manager:
 
     def submit(self, **fields: Any) -> None:
         """Query q over all members."""
-        chosen = {"partitions": 4, "inputs": 1, "policy_name": "lazy-disk", **fields}
+        hosts = {A: (SplitId("q/0"),)}
+        chosen = {"partitions": 4, "split_hosts": hosts, "policy_name": "lazy-disk", **fields}
         self.act(self.steering.submit(Q, **chosen, now_s=self.now_s))
 
 

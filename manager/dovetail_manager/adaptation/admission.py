@@ -34,6 +34,7 @@ class Record:
     decision: Decision
     admitted: bool
     objection: str = ""  # why it was not admitted; empty if it was
+    number: int = 0  # grows by one per record of a manager; 0: only looked at
     repeated: int = 1  # equal `Nothing`s in a row
 
 
@@ -47,36 +48,55 @@ class Admission:
         self.adapted_s = float("-inf")  # when an adaptation was last admitted
         self.forced_bytes = 0  # pushed by order so far, as processors reported it
         self.ordered: dict[ProcessorId, int] = {}  # bytes of pushes ordered and not yet reported
+        self.recorded = 0  # records made so far; numbers the next one
 
-    def decide(self, snapshot: Snapshot, busy: Set[ProcessorId]) -> list[MoveState | PushState]:
-        """Ask the policy, and let through what concerns no processor in `busy` or twice."""
+    def decide(
+        self, snapshot: Snapshot, busy: Set[ProcessorId], *, now: bool = False
+    ) -> list[MoveState | PushState]:
+        """Ask the policy, and let through what concerns no processor in `busy` or twice.
+
+        With `now` the interval since the last adaptation does not matter.
+        """
+        admitted: list[MoveState | PushState] = []
+        for decision, objection in self._judged(snapshot, busy, now):
+            self._record(snapshot.now_s, decision, objection)
+            if objection or isinstance(decision, Nothing):
+                continue
+            admitted.append(decision)
+            self.adapted_s = snapshot.now_s
+            if isinstance(decision, PushState):
+                self.ordered[decision.processor] = decision.want_bytes
+        return admitted
+
+    def preview(self, snapshot: Snapshot, busy: Set[ProcessorId]) -> list[Record]:
+        """What `decide(..., now=True)` would record; nothing is remembered."""
+        return [
+            Record(snapshot.now_s, self.policy.name, decision, not objection, objection)
+            for decision, objection in self._judged(snapshot, busy, True)
+        ]
+
+    def _judged(
+        self, snapshot: Snapshot, busy: Set[ProcessorId], now: bool
+    ) -> list[tuple[Decision, str]]:
+        """The policy's decisions, each with the objection to it, if there is one."""
         not_free = busy | self.ordered.keys()
         seen = replace(
             snapshot,
             processors=tuple(
                 replace(p, free=p.free and p.processor not in not_free) for p in snapshot.processors
             ),
-            adapted_s=self.adapted_s,
+            adapted_s=float("-inf") if now else self.adapted_s,
             forced_bytes=self.forced_bytes + sum(self.ordered.values()),
         )
-        admitted: list[MoveState | PushState] = []
+        judged: list[tuple[Decision, str]] = []
         taken: set[ProcessorId] = {p.processor for p in seen.processors if not p.free}
         for decision in self.policy.decide(seen, self.settings):
-            if isinstance(decision, Nothing):
-                self._record(snapshot.now_s, decision, "")
-                continue
-            ends = _ends(decision)
+            ends = set() if isinstance(decision, Nothing) else _ends(decision)
             clash = min(ends & taken, default=None)
-            self._record(
-                snapshot.now_s, decision, f"{clash} adapts already" if clash is not None else ""
-            )
             if clash is None:
                 taken |= ends
-                admitted.append(decision)
-                self.adapted_s = snapshot.now_s
-                if isinstance(decision, PushState):
-                    self.ordered[decision.processor] = decision.want_bytes
-        return admitted
+            judged.append((decision, f"{clash} adapts already" if clash is not None else ""))
+        return judged
 
     def wait(self, reason: str, now_s: float) -> None:
         """Record that there is too little to decide by, as after a manager's restart."""
@@ -97,7 +117,12 @@ class Admission:
         ):
             self.history[-1] = replace(last, repeated=last.repeated + 1, at_s=now_s)
             return
-        self.history.append(Record(now_s, self.policy.name, decision, not objection, objection))
+        self.recorded += 1
+        self.history.append(
+            Record(
+                now_s, self.policy.name, decision, not objection, objection, number=self.recorded
+            )
+        )
 
 
 def _ends(decision: MoveState | PushState) -> set[ProcessorId]:

@@ -1,12 +1,13 @@
 """The distribution before any statistics exist (S4 3.2).
 
-Join instances are everywhere, so groups are dealt to all processors, equally or by weight; light
-operators (splits, unions) go round-robin.
+Join instances are everywhere, so groups are dealt to all processors, equally or by weight. Streams
+are dealt out evenly; the splits of a stream's queries are where the stream is at home.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from dovetail_proto.errors import ConfigError
 from dovetail_proto.ids import ProcessorId, QueryName, SplitId
@@ -37,11 +38,18 @@ def distribute(
 
 
 def place_splits(
-    query: QueryName, inputs: int, processors: Sequence[ProcessorId]
+    query: QueryName, homes: Sequence[ProcessorId]
 ) -> dict[ProcessorId, tuple[SplitId, ...]]:
-    """Which processor hosts the split of which input: round-robin; hosts without one left out."""
+    """Which processor hosts which split: input i's where its stream is at home, `homes[i]`."""
     hosts: dict[ProcessorId, tuple[SplitId, ...]] = {}
-    for i in range(inputs):
-        host = processors[i % len(processors)]
+    for i, host in enumerate(homes):
         hosts[host] = (*hosts.get(host, ()), SplitId(f"{query}/{i}"))
     return hosts
+
+
+def next_home(taken: Iterable[ProcessorId], processors: Sequence[ProcessorId]) -> ProcessorId:
+    """The home of a new stream: who has the fewest so far, by name among equals."""
+    if not processors:
+        raise ConfigError("a stream needs a processor as its home", remedy="start one")
+    counts = Counter(taken)
+    return min(processors, key=lambda p: (counts[p], p))

@@ -49,6 +49,7 @@ class Coordinator(MoveSteps):
         want_bytes: int,
         *,
         groups: Sequence[GroupId] = (),
+        exclude: Sequence[GroupId] = (),
         reason: str,
         now_s: float,
     ) -> list[Instruction]:
@@ -65,15 +66,15 @@ class Coordinator(MoveSteps):
                     Domain.GROUP,
                     f"group {group} is owned by {self.map_tail.owner(group)!r}, not {sender!r}",
                 )
-        self.moves_begun += 1
         move = Move(
-            id=move_id(self.epoch, self.moves_begun),
+            id=move_id(self.epoch, next(self.numbers)),
             query=self.query,
             sender=sender,
             receiver=receiver,
             want_bytes=want_bytes,
             reason=reason,
             groups=tuple(sorted(set(groups))),
+            exclude=tuple(sorted(set(exclude))),
             started_s=now_s,
         )
         self.moves[move.id] = move

@@ -105,6 +105,7 @@ class Move:
     want_bytes: int
     reason: str  # why it was decided, with the numbers
     groups: Groups = ()  # asked for by an operator or a drain; empty: the sender chooses
+    exclude: Groups = ()  # pinned when the move was decided: the sender does not choose them
     phase: Phase = Phase.PLANNED
     chunks: list[Chunk] = field(default_factory=list)  # empty until step 2
     waiting: set[ProcessorId] = field(default_factory=set)  # as in Chunk, for 1, R and F

@@ -26,7 +26,7 @@ def move_request(ref: MoveRef, move: Move) -> MoveRequest:
     """Steps 1, R and F: what those in `move.waiting` are asked."""
     match move.phase:
         case Phase.COMPUTING:
-            return ComputePartitionsToMove(ref, move.want_bytes, move.groups)
+            return ComputePartitionsToMove(ref, move.want_bytes, move.groups, move.exclude)
         case Phase.RESERVING:
             return Reserve(ref, sum(c.size_bytes for c in move.chunks))
         case _:
@@ -58,6 +58,8 @@ def check_offer(move: Move, m: PartitionsToMove, known: PartitionMap) -> None:
         raise Refusal(Domain.MESSAGE, f"move {move.id}: {len(m.sizes)} sizes do not fit")
     if len(set(m.groups)) != len(m.groups):
         raise Refusal(Domain.MESSAGE, f"move {move.id}: a group is named twice")
+    if pinned := set(m.groups) & set(move.exclude):
+        raise Refusal(Domain.GROUP, f"move {move.id}: group {min(pinned)} is pinned")
     for group in m.groups:
         if known.owner(group) != move.sender:
             raise Refusal(

@@ -7,8 +7,9 @@ none decides which moves there are. `coordinator` calls them as things happen.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
 
 from dovetail_manager.moves.journal import map_key, move_key, move_to_json
 from dovetail_manager.moves.protocol import (
@@ -70,6 +71,8 @@ class MoveSteps:
         known: PartitionMap,
         split_hosts: Mapping[ProcessorId, tuple[SplitId, ...]],
         settings: MoveSettings,
+        *,
+        numbers: Iterator[int] | None = None,
     ) -> None:
         self.query = query
         self.epoch = epoch
@@ -79,7 +82,8 @@ class MoveSteps:
         self.split_hosts = dict(split_hosts)
         self.splits = tuple(sorted(s for splits in split_hosts.values() for s in splits))
         self.moves: dict[MoveId, Move] = {}  # not ended, in order of their ids
-        self.moves_begun = 0  # by this manager; numbers the next id
+        # Of the moves to come. All queries of a manager share them: ids are keys of its store.
+        self.numbers = numbers if numbers is not None else count(1)
         self.lost: set[ProcessorId] = set()  # died without owning or hosting anything
         self.map_known: dict[ProcessorId, MapVersion] = {}  # a version each participant surely has
 

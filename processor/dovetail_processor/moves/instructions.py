@@ -30,11 +30,15 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class ChooseGroups:
-    """Choose groups worth `want_bytes` (or size `groups`, if given); answer `groups_chosen`."""
+    """Choose groups worth `want_bytes`, none of `exclude` (or size `groups`, if given).
+
+    Answer `groups_chosen`.
+    """
 
     ref: MoveRef
     want_bytes: int
     groups: Groups
+    exclude: Groups = ()
 
 
 @dataclass(frozen=True, slots=True)

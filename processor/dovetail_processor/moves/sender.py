@@ -90,7 +90,7 @@ class Sender:
                 group=foreign[0],
             )
         self.outgoing = Outgoing(m, Offer.WAITING if pushing else Offer.CHOOSING)
-        return [] if pushing else [ChooseGroups(m.ref, m.want_bytes, m.groups)]
+        return [] if pushing else [_choice(m)]
 
     def push_finished(self) -> list[Instruction]:
         """A push has ended: a sender that waited for it goes on."""
@@ -98,7 +98,7 @@ class Sender:
         if out is None or out.offer is not Offer.WAITING:
             return []
         out.offer = Offer.CHOOSING
-        return [ChooseGroups(out.request.ref, out.request.want_bytes, out.request.groups)]
+        return [_choice(out.request)]
 
     def chosen(self, move: MoveId, groups: Groups, sizes: tuple[int, ...]) -> list[Instruction]:
         """Step 2: the processor has computed. Nothing happens if the move ended meanwhile."""
@@ -219,3 +219,7 @@ class Sender:
         chunk.shipped = True
         order = chunk.send
         return [ShipGroups(order.ref, number, chunk.groups, order.receiver)]
+
+
+def _choice(m: ComputePartitionsToMove) -> ChooseGroups:
+    return ChooseGroups(m.ref, m.want_bytes, m.groups, m.exclude)

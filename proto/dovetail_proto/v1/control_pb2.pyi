@@ -69,14 +69,16 @@ class MoveRef(_message.Message):
     def __init__(self, query: _Optional[str] = ..., epoch: _Optional[int] = ..., move: _Optional[str] = ..., oldest_open: _Optional[str] = ...) -> None: ...
 
 class ComputePartitionsToMove(_message.Message):
-    __slots__ = ("ref", "want_bytes", "groups")
+    __slots__ = ("ref", "want_bytes", "groups", "exclude")
     REF_FIELD_NUMBER: _ClassVar[int]
     WANT_BYTES_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDE_FIELD_NUMBER: _ClassVar[int]
     ref: MoveRef
     want_bytes: int
     groups: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, ref: _Optional[_Union[MoveRef, _Mapping]] = ..., want_bytes: _Optional[int] = ..., groups: _Optional[_Iterable[int]] = ...) -> None: ...
+    exclude: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ref: _Optional[_Union[MoveRef, _Mapping]] = ..., want_bytes: _Optional[int] = ..., groups: _Optional[_Iterable[int]] = ..., exclude: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PartitionsToMove(_message.Message):
     __slots__ = ("ref", "groups", "sizes")

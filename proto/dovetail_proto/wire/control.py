@@ -148,7 +148,7 @@ CHECKSUM = whole(0, (1 << 64) - 1, "a checksum")
 SPECS: dict[type, Spec] = {
     m.ComputePartitionsToMove: (
         pb.ComputePartitionsToMove,
-        {"ref": REF, "want_bytes": COUNT, "groups": GROUPS},
+        {"ref": REF, "want_bytes": COUNT, "groups": GROUPS, "exclude": GROUPS},
     ),
     m.PartitionsToMove: (
         pb.PartitionsToMove,
