@@ -36,7 +36,7 @@ READING_CALLS = frozenset(
         "ListPartitions",
         "ListMoves",
         "ListAdaptations",
-        "Events",
+        "Watch",
     )
 )
 """gRPC calls that change nothing."""

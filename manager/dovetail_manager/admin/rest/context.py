@@ -1,0 +1,59 @@
+"""What the paths share: the service, the data plane, the events, and the verbs as plain calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Path
+from starlette.concurrency import run_in_threadpool
+
+from dovetail_manager.admin.metrics import Metrics
+from dovetail_manager.admin.rest import models
+from dovetail_manager.admin.rest.data_plane import DataPlane
+from dovetail_manager.admin.rest.events import EventHub
+from dovetail_manager.admin.service import AdminService
+from dovetail_proto.ids import NAME
+
+Plain = TypeVar("Plain")
+
+PathName = Annotated[str, Path(pattern=f"^{NAME.pattern}$", examples=["prices"])]
+"""A name in a path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Everything that a path may need."""
+
+    service: AdminService
+    plane: DataPlane
+    hub: EventHub
+    metrics: Metrics
+
+
+async def ask(verb: Callable[..., Plain], *arguments: Any) -> Plain:
+    """Call a verb of the service, which blocks, without holding up other requests."""
+    return await run_in_threadpool(verb, *arguments)
+
+
+def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """What the OpenAPI document says of errors: the usual ones and `statuses`, all of one body."""
+    return {
+        status: {"model": models.Error, "description": DESCRIPTIONS[status]}
+        for status in sorted({401, 403, 503, *statuses})
+    }
+
+
+DESCRIPTIONS = {
+    400: "it cannot be worked with",
+    401: "the token is missing or wrong",
+    403: "the role does not allow it",
+    404: "no such stream, query, processor or group",
+    405: "the path does not take this method",
+    409: "not now: the name is taken, the state is another, or something else is under way",
+    413: "the body is too large",
+    415: "rows come as an Arrow IPC stream or as JSON",
+    422: "not as described here",
+    503: "a processor or the store does not answer, or too much is under way; try again",
+}

@@ -1,0 +1,301 @@
+"""Rows in and results out, through the manager: one kept channel to each processor.
+
+A client of REST need not reach processors. Everything here is bounded: bodies that are held at
+once by bytes, calls by number, and of results only a few batches per processor are ever here,
+because a reader takes the next one only when the last has gone out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import pyarrow as pa
+
+from dovetail_manager.admin.rest.refusals import Overloaded
+from dovetail_manager.admin.rest.results import Piece, read_piece
+from dovetail_proto import feeds
+from dovetail_proto.errors import Domain, DovetailError, Refusal
+from dovetail_proto.ids import QueryName, StreamName
+from dovetail_proto.transport import Security, Unreachable, call_metadata, open_channel, raised
+from dovetail_proto.wire.data import BATCH_BYTES_MAX, decode, encode
+
+INGEST = "/dovetail.v1.DataPlane/Ingest"
+AWAIT_JOINED = "/dovetail.v1.DataPlane/AwaitJoined"
+READ_RESULTS = "/dovetail.v1.DataPlane/ReadResults"
+
+HELD_BYTES_MAX = 4 * BATCH_BYTES_MAX
+"""Of bodies on their way: enough to keep several feeds busy, small beside a machine."""
+
+FEEDS_MAX = 32
+"""Batches under way at once; each takes a thread while its home takes it in."""
+
+INGEST_TIMEOUT_S = 60.0
+"""A home that is full pushes back; after a minute the sender should hear of it."""
+
+READERS_MAX = 64
+"""Readers of results at once; each takes a thread per processor."""
+
+WAITS_MAX = 256
+"""Waits at once; each takes a call per processor, no thread."""
+
+CREDIT_BATCHES = 2
+"""Of results, per processor and reader: one that goes out and one that is on its way."""
+
+
+class Room:
+    """A bounded amount of something; used on the event loop only."""
+
+    def __init__(self, most: int, what: str) -> None:
+        self._left = most
+        self._what = what
+
+    @contextmanager
+    def take(self, amount: int = 1) -> Any:
+        """Hold `amount`; Overloaded if there is not so much left."""
+        if amount > self._left:
+            raise Overloaded(
+                f"too many {self._what} at once", remedy="try again in a moment, or one by one"
+            )
+        self._left -= amount
+        try:
+            yield
+        finally:
+            self._left += amount
+
+
+@dataclass(slots=True)
+class _Source:
+    """Our own feed of one stream, for batches that come without a source of their own."""
+
+    name: str = ""
+    sequence: int = 0  # of the last batch that was taken in
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def renew(self) -> None:
+        """Whether the last batch was taken in is not known: go on under another name."""
+        self.name, self.sequence = f"rest-{secrets.token_hex(8)}", 0
+
+
+class DataPlane:
+    """The processors, as REST reaches them. `live` gives the addresses that are in use."""
+
+    def __init__(self, security: Security, live: Callable[[], set[str]]) -> None:
+        self._security = security
+        self._live = live
+        self._channels: dict[str, grpc.Channel] = {}
+        self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(FEEDS_MAX, thread_name_prefix="rest-feed")
+        self._sources: dict[str, _Source] = {}
+        self.held = Room(HELD_BYTES_MAX, "bytes in batches")
+        self.feeds = Room(FEEDS_MAX, "batches")
+        self.readers = Room(READERS_MAX, "readers of results")
+        self.waits = Room(WAITS_MAX, "waits")
+
+    def close(self) -> None:
+        """End all calls."""
+        with self._lock:
+            for channel in self._channels.values():
+                channel.close()
+            self._channels.clear()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def feed(
+        self, address: str, stream: str, payload: bytes, given: tuple[str, int] | None
+    ) -> tuple[str, int, feeds.IngestAck]:
+        """Send one batch to the stream's home; its source, its sequence and the home's answer.
+
+        `given` is the client's own source and sequence: the home drops what it has had already.
+        Without, the batch gets ours, and a call that fails may or may not have been taken in.
+        """
+        if given is not None:
+            return *given, await self._ingest(address, stream, *given, payload)
+        source = self._sources.setdefault(stream, _Source())
+        async with source.turn:
+            if not source.name:
+                source.renew()
+            try:
+                sequence = source.sequence + 1
+                ack = await self._ingest(address, stream, source.name, sequence, payload)
+            except BaseException:
+                source.renew()
+                raise
+            source.sequence = sequence
+            return source.name, sequence, ack
+
+    async def _ingest(
+        self, address: str, stream: str, source: str, sequence: int, payload: bytes
+    ) -> feeds.IngestAck:
+        message = encode(feeds.IngestBatch(StreamName(stream), source, sequence, payload))
+
+        def send() -> feeds.IngestAck:
+            call = self._channel(address).stream_stream(INGEST)(
+                iter([message]), timeout=INGEST_TIMEOUT_S, metadata=call_metadata(self._security)
+            )
+            try:
+                for data in call:
+                    return decode(feeds.IngestAck, data)
+            except grpc.RpcError as e:
+                raise _told(e, "the batch may or may not have been taken in") from e
+            raise Unreachable(f"stream {stream!r}: its home gave no answer", remedy="try again")
+
+        with self.feeds.take():
+            return await asyncio.get_running_loop().run_in_executor(self._threads, send)
+
+    async def joined(self, addresses: Sequence[str], query: str, timeout_s: float) -> int:
+        """Wait until all that the splits at `addresses` have is joined; how many rows it was."""
+        request = encode(feeds.QueryAt(QueryName(query)))
+        with self.waits.take():
+            calls = [
+                self._channel(address)
+                .unary_unary(AWAIT_JOINED)
+                .future(request, timeout=timeout_s, metadata=call_metadata(self._security))
+                for address in addresses
+            ]
+            try:
+                answers = await asyncio.gather(*(_outcome(call) for call in calls))
+            finally:
+                for call in calls:
+                    call.cancel()
+        return sum(decode(feeds.Joined, data).rows for data in answers)
+
+    async def results(
+        self,
+        addresses: Mapping[str, str],
+        schema: pa.Schema,
+        request: feeds.ReadResults,
+    ) -> AsyncGenerator[Piece]:
+        """The results of the instances at `addresses` (processor → address) as they come."""
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Queue[tuple[_Reader, Piece | DovetailError | None]] = asyncio.Queue()
+        message = encode(request)
+        with self.readers.take():
+            readers = [
+                _Reader(
+                    name,
+                    schema,
+                    self._channel(address).unary_stream(READ_RESULTS)(
+                        message, metadata=call_metadata(self._security)
+                    ),
+                    lambda reader, item: loop.call_soon_threadsafe(
+                        arrived.put_nowait, (reader, item)
+                    ),
+                )
+                for name, address in addresses.items()
+            ]
+            try:
+                for reader in readers:
+                    reader.start()
+                running = len(readers)
+                while running:
+                    reader, item = await arrived.get()
+                    if isinstance(item, DovetailError):
+                        raise item
+                    if item is None:
+                        running -= 1
+                        continue
+                    yield item
+                    reader.credit.release()
+            finally:
+                for reader in readers:
+                    reader.stop()
+
+    def _channel(self, address: str) -> grpc.Channel:
+        with self._lock:
+            found = self._channels.get(address)
+        if found is not None:
+            return found
+        live = self._live()
+        with self._lock:
+            for gone in self._channels.keys() - live:
+                self._channels.pop(gone).close()
+            if address not in self._channels:
+                self._channels[address] = open_channel(address, self._security)
+            return self._channels[address]
+
+
+class _Reader(threading.Thread):
+    """Reads one processor's results, no faster than `credit` is given back."""
+
+    def __init__(
+        self,
+        processor: str,
+        schema: pa.Schema,
+        call: Any,
+        hand_over: Callable[[_Reader, Piece | DovetailError | None], object],
+    ) -> None:
+        super().__init__(name=f"rest-results-{processor}", daemon=True)
+        self.credit = threading.Semaphore(CREDIT_BATCHES)
+        self._processor = processor
+        self._schema = schema
+        self._call = call
+        self._hand_over = hand_over
+        self._stopped = False
+
+    def run(self) -> None:
+        """Hand over every piece, then None, or the error that ended it."""
+        last: DovetailError | None = None
+        try:
+            for data in self._call:
+                piece = read_piece(self._processor, decode(feeds.ResultBatch, data), self._schema)
+                if piece is None:
+                    continue
+                self.credit.acquire()
+                if self._stopped:
+                    return
+                self._hand_over(self, piece)
+        except grpc.RpcError as e:
+            last = _told(e, f"reading the results of processor {self._processor!r}")
+        except DovetailError as e:
+            last = e
+        with suppress(RuntimeError):  # the loop has ended, and with it whoever asked
+            self._hand_over(self, last)
+
+    def stop(self) -> None:
+        """End the call and the thread; nothing more is handed over that matters."""
+        self._stopped = True
+        self._call.cancel()
+        self.credit.release()
+
+
+async def _outcome(call: Any) -> bytes:
+    """The answer of a call that runs without a thread of its own."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+
+    def tell() -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    def done(_: Any) -> None:
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(tell)
+
+    call.add_done_callback(done)
+    await ended
+    try:
+        answer: bytes = call.result()
+    except grpc.RpcError as e:
+        if e.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise Refusal(
+                Domain.BUSY,
+                "what was sent is not joined within the time given",
+                remedy="wait again, longer",
+                reason="busy",
+            ) from e
+        raise _told(e, "waiting for the join") from e
+    return answer
+
+
+def _told(error: grpc.RpcError, doing: str) -> DovetailError:
+    made = raised(error)
+    if isinstance(made, Unreachable):
+        return Unreachable(f"{doing}: {made.message}", remedy=made.remedy)
+    return made

@@ -1,0 +1,246 @@
+"""/v1/queries: submit, look, steer, wait, read results, close."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Annotated, Any
+
+import pyarrow as pa
+from fastapi import APIRouter, Query, Request
+from starlette.responses import StreamingResponse
+
+from dovetail_manager.admin.rest import models
+from dovetail_manager.admin.rest.context import Context, PathName, ask, refusals
+from dovetail_manager.admin.rest.results import Piece, as_arrow, as_json, limited
+from dovetail_manager.admin.rest.rows import ARROW, JSON_LINES
+from dovetail_proto import admin as a
+from dovetail_proto.errors import Domain, Refusal
+from dovetail_proto.feeds import ReadResults
+from dovetail_proto.ids import NAME, QueryName
+from dovetail_proto.transport import Unreachable
+from dovetail_proto.wire.fields import COUNT_MAX
+
+READABLE: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The results, as they are; each batch's metadata tells its offset.",
+        "content": {
+            ARROW: {"schema": {"type": "string", "format": "binary"}},
+            JSON_LINES: {"schema": {"type": "string"}},
+        },
+    }
+}
+
+
+def routes(context: Context) -> APIRouter:
+    """The paths of queries."""
+    router = APIRouter(prefix="/v1/queries", tags=["queries"])
+    _add_life(router, context)
+    _add_groups(router, context)
+    _add_data(router, context)
+    return router
+
+
+def _add_life(router: APIRouter, context: Context) -> None:
+    service = context.service
+
+    @router.get("", response_model=models.Queries, responses=refusals())
+    async def list_queries() -> Any:
+        """All queries, by name, also those that have ended."""
+        return await ask(service.list_queries)
+
+    @router.post(
+        "",
+        response_model=models.Query,
+        status_code=201,
+        responses=refusals(400, 404, 409, 413, 422),
+    )
+    async def submit(body: models.NewQuery) -> Any:
+        """Plan a query over the declared streams and start it on all processors."""
+        return await ask(service.submit, body.plain())
+
+    @router.get("/{name}", response_model=models.Query, responses=refusals(404, 422))
+    async def get_query(name: PathName) -> Any:
+        """One query, also when it has ended."""
+        return await ask(service.get_query, a.QueryRef(name))
+
+    @router.delete("/{name}", response_model=models.Query, responses=refusals(404, 409, 422))
+    async def drop_query(name: PathName) -> Any:
+        """Forget a query that is closed or failed; answers its last status."""
+        return await ask(service.drop_query, a.QueryRef(name))
+
+    @router.post("/{name}/close", response_model=models.Query, responses=refusals(404, 409, 422))
+    async def close_query(name: PathName) -> Any:
+        """Take nothing more in and close; answers at once."""
+        return await ask(service.close_query, a.QueryRef(name))
+
+    @router.post("/{name}/pause", response_model=models.Query, responses=refusals(404, 409, 422))
+    async def pause_query(name: PathName) -> Any:
+        """Take nothing in until it is resumed."""
+        return await ask(service.pause_query, a.QueryRef(name))
+
+    @router.post("/{name}/resume", response_model=models.Query, responses=refusals(404, 409, 422))
+    async def resume_query(name: PathName) -> Any:
+        """Go on after a pause."""
+        return await ask(service.resume_query, a.QueryRef(name))
+
+    @router.post(
+        "/{name}/policy", response_model=models.Query, responses=refusals(400, 404, 409, 422)
+    )
+    async def set_policy(name: PathName, body: models.PolicyBody) -> Any:
+        """Adapt by another policy from now on."""
+        return await ask(service.set_policy, a.SetPolicy(name, body.policy))
+
+
+def _add_groups(router: APIRouter, context: Context) -> None:
+    service = context.service
+
+    @router.get(
+        "/{name}/partitions", response_model=models.Partitions, responses=refusals(404, 422)
+    )
+    async def list_partitions(name: PathName) -> Any:
+        """Who owns which group."""
+        return await ask(service.list_partitions, a.QueryRef(name))
+
+    @router.get("/{name}/moves", response_model=models.Moves, responses=refusals(404, 422))
+    async def list_moves(name: PathName) -> Any:
+        """Moves under way and ended ones, newest first."""
+        return await ask(service.list_moves, a.QueryRef(name))
+
+    @router.get(
+        "/{name}/adaptations", response_model=models.Adaptations, responses=refusals(404, 422)
+    )
+    async def list_adaptations(name: PathName) -> Any:
+        """Decisions and why nothing was done, newest first."""
+        return await ask(service.list_adaptations, a.QueryRef(name))
+
+    @router.post(
+        "/{name}/move",
+        response_model=models.Move,
+        status_code=202,
+        responses=refusals(400, 404, 409, 422),
+    )
+    async def move(name: PathName, body: models.MoveBody) -> Any:
+        """Begin to move groups to a processor; answers when the move is written down."""
+        groups = tuple(sorted(set(body.groups)))
+        return await ask(service.move, a.MoveGroups(name, groups, body.to))
+
+    @router.post(
+        "/{name}/pin", response_model=models.Partitions, responses=refusals(400, 404, 409, 422)
+    )
+    async def pin(name: PathName, body: models.PinBody) -> Any:
+        """Keep groups where they are, or let them go again."""
+        groups = tuple(sorted(set(body.groups)))
+        return await ask(service.pin, a.Pin(name, groups, body.pinned))
+
+    @router.post(
+        "/{name}/rebalance",
+        response_model=models.Adaptations,
+        responses=refusals(400, 404, 409, 422),
+    )
+    async def rebalance(name: PathName, body: models.RebalanceBody | None = None) -> Any:
+        """Let the policy decide now; with `dry_run`, only tell what would be done."""
+        dry_run = body is not None and body.dry_run
+        return await ask(service.rebalance, a.Rebalance(name, dry_run))
+
+
+def _add_data(router: APIRouter, context: Context) -> None:
+    service, plane = context.service, context.plane
+
+    @router.post("/{name}/wait", response_model=models.Waited, responses=refusals(404, 409, 422))
+    async def wait(name: PathName, body: models.WaitBody | None = None) -> Any:
+        """Answer when all that the query's streams have taken in so far is joined."""
+        query = await ask(service.get_query, a.QueryRef(name))
+        streams = {s.name: s for s in (await ask(service.list_streams)).streams}
+        homes = {streams[i.stream] for i in query.inputs if i.stream in streams}
+        for stream in homes:
+            if not stream.address:
+                raise Unreachable(
+                    f"stream {stream.name!r}: its home, processor {stream.home!r}, is away",
+                    remedy="start it again",
+                )
+        addresses = sorted({stream.address for stream in homes})
+        timeout_s = (body or models.WaitBody()).timeout_s
+        return models.Waited(rows=await plane.joined(addresses, name, timeout_s))
+
+    @router.get(
+        "/{name}/results",
+        response_class=StreamingResponse,
+        responses={**READABLE, **refusals(404, 409, 422)},
+    )
+    async def read_results(
+        request: Request,
+        name: PathName,
+        *,
+        follow: Annotated[bool, Query(description="go on with what comes")] = False,
+        limit: Annotated[int | None, Query(ge=1, le=COUNT_MAX, description="rows")] = None,
+        processor: Annotated[
+            str | None, Query(pattern=f"^{NAME.pattern}$", description="this one's only")
+        ] = None,
+        segment: Annotated[int, Query(ge=0, le=COUNT_MAX, description="from here on")] = 0,
+        row: Annotated[int, Query(ge=0, le=COUNT_MAX)] = 0,
+    ) -> StreamingResponse:
+        """The results so far, of all processors, as they come; Arrow, or JSON lines by `Accept`.
+
+        An offset (`segment`, `row`) counts within one processor's results: name that too.
+        """
+        query = await ask(service.get_query, a.QueryRef(name))
+        addresses = _instances(query, await ask(service.get_cluster), processor)
+        schema = pa.ipc.read_schema(pa.py_buffer(query.schema))
+        asked = ReadResults(QueryName(name), segment, row, follow)
+        pieces = limited(plane.results(addresses, schema, asked), limit)
+        # With `follow` the first piece may be long in coming.
+        ready = pieces if follow else await _begun(pieces)
+        if _wants_json(request.headers.get("accept", "")):
+            return StreamingResponse(as_json(ready), media_type=JSON_LINES)
+        return StreamingResponse(as_arrow(ready, schema), media_type=ARROW)
+
+
+def _instances(
+    query: a.QueryStatus, cluster: a.ClusterStatus, chosen: str | None
+) -> dict[str, str]:
+    """Where the results are: processor → address. Refusal if one cannot be asked."""
+    if query.counting or query.results_place:
+        place = f"are files in {query.results_place!r}" if query.results_place else "were counted"
+        raise Refusal(
+            Domain.QUERY,
+            f"query {query.name!r} keeps no result log: its results {place}",
+            remedy="submit it without results and counting to read them here",
+            reason="state",
+        )
+    holders = [i.processor for i in query.instances if chosen in (None, i.processor)]
+    if chosen is not None and not holders:
+        raise Refusal(
+            Domain.MEMBER,
+            f"query {query.name!r} has no instance on processor {chosen!r}",
+            remedy=f"name one of {', '.join(i.processor for i in query.instances)}",
+            reason="unknown",
+        )
+    present = {p.name: p.address for p in cluster.processors if p.state in ("alive", "leaving")}
+    for holder in holders:
+        if not present.get(holder):
+            raise Unreachable(
+                f"processor {holder!r}, which holds results of query {query.name!r}, is away",
+                remedy="read the others' with ?processor=NAME",
+            )
+    return {holder: present[holder] for holder in holders}
+
+
+async def _begun(pieces: AsyncGenerator[Piece]) -> AsyncGenerator[Piece]:
+    """The same pieces, of which the first is here: an error until then still gets its status."""
+    first = await anext(pieces, None)
+
+    async def again() -> AsyncGenerator[Piece]:
+        async with aclosing(pieces):
+            if first is not None:
+                yield first
+            async for piece in pieces:
+                yield piece
+
+    return again()
+
+
+def _wants_json(accept: str) -> bool:
+    kinds = [part.partition(";")[0].strip().lower() for part in accept.split(",")]
+    json_kinds = (JSON_LINES, "application/jsonl", "application/json", "text/plain")
+    return ARROW not in kinds and any(kind in json_kinds for kind in kinds)
