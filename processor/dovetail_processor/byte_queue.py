@@ -37,6 +37,11 @@ class ByteQueue(Generic[T]):
         """Bytes put and not yet released."""
         return self._held_bytes
 
+    @property
+    def ready(self) -> bool:
+        """Whether `take` would return, or raise, at once."""
+        return bool(self._items) or self._finished or self._closed
+
     def wait_for_room(self, limit_bytes: int) -> bool:
         """Wait until at most `limit_bytes` are held; False once the queue is closed."""
         with self._changed:

@@ -117,7 +117,7 @@ class Engine:
             settings.memory_bytes, inputs=len(plan.inputs), partitions=plan.partitions
         )
         self._state = JoinState(
-            plan, self._bounds.state, chunk_rows=_chunk_rows(plan, self._bounds.output)
+            plan, self._bounds.state, chunk_rows=chunk_rows(plan, self._bounds.output)
         )
         self._peak_state_bytes = 0
         self._peak_held_bytes = 0
@@ -257,7 +257,7 @@ class Engine:
         )
 
 
-def _chunk_rows(plan: QueryPlan, output_bytes: int) -> int:
+def chunk_rows(plan: QueryPlan, output_bytes: int) -> int:
     """How many combinations make about `output_bytes`, in columns and in row addresses."""
     width = 4 * len(plan.inputs)
     for field in plan.joined_schema():

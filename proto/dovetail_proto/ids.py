@@ -49,3 +49,13 @@ def move_id(epoch: Epoch, number: int) -> MoveId:
     if not MOVE_ID.fullmatch(text):
         raise ConfigError(f"move {number} of epoch {epoch} cannot be named", remedy="")
     return MoveId(text)
+
+
+def input_of(split: SplitId) -> int:
+    """Which input of its query a split feeds."""
+    return int(split.rpartition("/")[2])
+
+
+def query_of(split: SplitId) -> QueryName:
+    """Whose split it is."""
+    return QueryName(split.rpartition("/")[0])

@@ -31,6 +31,7 @@ class GatedSink:
         self.written: list[pa.RecordBatch] = []
         self.fail_at = fail_at
         self.aborted = False
+        self.rolled_at = -1  # batches written when it was last asked to roll
         self.held_bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -40,6 +41,10 @@ class GatedSink:
         if self.fail_at == len(self.written):
             raise OutputError("the disk is full")
         self.written.append(batch)
+
+    def roll(self) -> None:
+        """Remember how much was written."""
+        self.rolled_at = len(self.written)
 
     def close(self) -> SinkTotals:
         """Count."""
@@ -163,3 +168,14 @@ sink = BackgroundSink(CountingSink(pa.schema([("n", pa.int64())])), 100)
 """
     done = subprocess.run([sys.executable, "-c", program], timeout=60, check=False)
     assert done.returncode == 0
+
+
+def test_rolling_waits_for_what_was_written_before_it() -> None:
+    """And for nothing else: the event is set by the thread that writes."""
+    inner = GatedSink(open_gate=True)
+    sink = BackgroundSink(inner, 1 << 20)
+    for k in range(5):
+        sink.write(rows(10, k * 10))
+    assert sink.roll().wait(60)
+    assert inner.rolled_at == 5
+    sink.close()

@@ -54,6 +54,7 @@ class _Work:
     hashes: NDArray[np.uint64]  # in group order
     key_offsets: NDArray[np.int64]  # in the order of arrival
     key_data: NDArray[np.uint8]
+    silent: bool  # its rows have met the others elsewhere: no combinations
     scattered: int = 0  # rows whose columns are in place
 
 
@@ -90,13 +91,16 @@ class JoinState:
         self.n = len(plan.inputs)
         self.partitions = plan.partitions
         self.layouts: list[RowLayout] = [row_layout(i.kept, i.key) for i in plan.inputs]
-        self._state_bytes = state_bytes
+        self.limit_bytes = state_bytes
+        """Of what the state may take; may be lowered and raised again, up to what it began with."""
         self.slab = Slab(state_bytes)
         self.generation = np.zeros(self.partitions, np.int64)
         self.produced = np.zeros(self.partitions, np.int64)
         self.produced_before = np.zeros(self.partitions, np.int64)
         """Combinations of earlier generations; with `produced` the lifetime sum."""
         self.last_insert_s = np.zeros(self.partitions, np.float64)
+        self.locked = np.zeros(self.partitions, np.bool_)
+        """Groups on their way to or from another processor: not to be pushed."""
         self._groups = np.zeros((self.partitions, index.GROUP_FIELDS), np.uint32)
         self._parts = np.zeros((self.partitions * self.n, adv.PART_FIELDS), np.uint32)
         self._keyed = 0 if is_bijective(plan.key_types) else 1
@@ -107,15 +111,22 @@ class JoinState:
         self._cursor = np.zeros(adv.POSITIONS + 2 * self.n, np.int64)
         self._work: _Work | None = None
 
-    def begin(self, i: int, batch: pa.RecordBatch, now_s: float) -> None:
-        """Start on a batch of input `i` (its kept columns); the one before must be done."""
+    def begin(
+        self, i: int, batch: pa.RecordBatch, now_s: float, *, silent: bool = False
+    ) -> NDArray[np.int64]:
+        """Start on a batch of input `i` (its kept columns); the one before must be done.
+
+        Returns the groups that it touches. A `silent` one makes no combinations: its rows belong
+        to a group that comes from elsewhere, where they have met.
+        """
         assert self._work is None
         plan = self.plan.inputs[i]
         keys = canonical_keys([batch.column(name) for name in plan.key], self.plan.key_types)
         ids = partition_ids(keys.hashes, self.partitions)
         mask = _NO_MASK if keys.valid is None else keys.valid
         order, starts = kernels.sort_by_group(ids, mask, self.partitions)
-        self.last_insert_s[np.diff(starts) > 0] = now_s
+        touched = np.flatnonzero(np.diff(starts))
+        self.last_insert_s[touched] = now_s
         key_offsets, key_data = _NO_KEYS
         if keys.offsets is not None and keys.data is not None:
             key_offsets, key_data = keys.offsets, keys.data
@@ -134,8 +145,10 @@ class JoinState:
             hashes=keys.hashes[order],
             key_offsets=key_offsets,
             key_data=key_data,
+            silent=silent,
         )
         self._cursor[:] = 0
+        return touched
 
     @property
     def idle(self) -> bool:
@@ -153,11 +166,12 @@ class JoinState:
             return None
         self._cursor[adv.EMITTED] = 0
         nested_bytes = sum(s.held_bytes for s in self._nested if s is not None)
-        self.slab.limit(self._state_bytes - nested_bytes)
+        self.slab.limit(self.limit_bytes - nested_bytes)
         status = adv.advance(
             self._memory, w.hashes, w.place.group_of, w.place.order, w.key_offsets, w.key_data,
-            w.encoder.heap_need, self.produced, w.i, self.layouts[w.i].row_words,
-            w.place.rows_at, w.place.heap_at, self._chunk, self._cursor,
+            w.encoder.heap_need, self.produced, w.i, int(w.silent),
+            self.layouts[w.i].row_words, w.place.rows_at, w.place.heap_at,
+            self._chunk, self._cursor,
         )  # fmt: skip
         reached = int(self._cursor[adv.ROW] + self._cursor[adv.MID_ROW])
         if reached > w.scattered:
@@ -236,6 +250,24 @@ class JoinState:
         self.produced_before[ids] += self.produced[ids]
         self.produced[ids] = 0
         return detached
+
+    def view(self, ids: NDArray[np.int64]) -> Detached:
+        """Groups to be read in another thread while they stay; no row may be added meanwhile."""
+        parts = self._parts.reshape(self.partitions, self.n * adv.PART_FIELDS)
+        return Detached(
+            ids=ids,
+            generations=self.generation[ids],
+            groups=self._groups[ids],
+            parts=np.ascontiguousarray(parts[ids]).reshape(-1, adv.PART_FIELDS),
+            nested=[[] for _ in self._nested],
+        )
+
+    def drop(self, ids: NDArray[np.int64]) -> None:
+        """Forget groups that live elsewhere from now on, and their counters with them."""
+        self.release(self.detach(ids))
+        for counter in (self.generation, self.produced, self.produced_before):
+            counter[ids] = 0
+        self.locked[ids] = False
 
     def collect(self, detached: Detached) -> list[tuple[NDArray[np.uint32], NDArray[np.uint64]]]:
         """Per input the rows of detached groups, group after group in key-hash order, and per

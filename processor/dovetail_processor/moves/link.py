@@ -47,11 +47,18 @@ class Outbox(Generic[Item]):
             self.pending = deque(entry for entry in self.pending if not belongs(entry[0]))
         return taken
 
-    def flush(self, now_s: float) -> list[tuple[int, Item]]:
-        """Frames that the credit allows to be sent now."""
+    def flush(self, now_s: float, *, alone: bool = False) -> list[tuple[int, Item]]:
+        """Frames that the credit allows to be sent now.
+
+        `alone`: all that was sent is done with, so an item larger than any credit may pass alone.
+        """
         frames = []
-        while self.pending and self.sent_bytes + self.pending[0][1] <= self.allowed_bytes:
-            item, size_bytes = self.pending.popleft()
+        while self.pending:
+            item, size_bytes = self.pending[0]
+            if self.sent_bytes + size_bytes > self.allowed_bytes and not alone:
+                break
+            alone = False
+            self.pending.popleft()
             frames.append(self._send(item, size_bytes, now_s))
         return frames
 
@@ -89,7 +96,7 @@ class Inbox:
     def __init__(self) -> None:
         self.number = 0  # of the last frame taken in
         self.taken_bytes = 0  # of all batches taken in
-        self.allowed_bytes = 0  # running total granted; never below `taken_bytes`
+        self.allowed_bytes = 0  # running total granted; only an item that passes alone exceeds it
 
     @property
     def outstanding_bytes(self) -> int:

@@ -28,18 +28,35 @@ class Relief(Protocol):
         """The state cannot go on: return when there is more memory, or raise MemoryLimitError."""
 
 
+class Input(Protocol):
+    """Where batches come from: an arc, or a queue that a link fills."""
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing is there and nothing will come."""
+
+    def __len__(self) -> int: ...
+
+    def take(self) -> pa.RecordBatch:
+        """Remove the first batch."""
+
+
 class Join:
-    """Joins what comes on `sources`, one arc per input, and offers combinations to `out`."""
+    """Joins what comes on `sources`, one arc per input, and offers combinations to `out`.
+
+    `owns` is given the groups of every batch and raises if one must not be joined here.
+    """
 
     def __init__(
         self,
         state: JoinState,
-        sources: Sequence[Arc],
+        sources: Sequence[Input],
         out: Arc,
         relief: Relief,
         *,
         piece_bytes: int,
         clock: Callable[[], float],
+        owns: Callable[[NDArray[np.int64]], None] | None = None,
     ) -> None:
         self._state = state
         self._sources = sources
@@ -47,6 +64,7 @@ class Join:
         self._relief = relief
         self._piece_bytes = piece_bytes
         self._clock = clock
+        self._owns = owns
         self._columns = state.plan.joined_columns()
         self._schema = state.plan.joined_schema()
         self._turn = 0  # input that is asked first for the next batch
@@ -64,9 +82,9 @@ class Join:
         return self._out.ended
 
     @property
-    def held_bytes(self) -> int:
-        """Bytes of the state."""
-        return self._state.held_bytes
+    def idle(self) -> bool:
+        """Whether no batch is under way and nothing of one waits to be emitted."""
+        return self._state.idle and not self._pieces
 
     def step(self) -> None:
         """Emit a piece, or get on with the batch under way, or start the next."""
@@ -94,7 +112,9 @@ class Join:
         n = len(self._sources)
         i = next(k % n for k in range(self._turn, self._turn + n) if len(self._sources[k % n]))
         self._turn = (i + 1) % n
-        self._state.begin(i, self._sources[i].take(), self._clock())
+        touched = self._state.begin(i, self._sources[i].take(), self._clock())
+        if self._owns is not None:
+            self._owns(touched)
 
     def _cut(self, chunk: NDArray[np.uint32]) -> list[NDArray[np.uint32]]:
         """The chunk in pieces whose text is within the bound, one combination at least."""

@@ -26,7 +26,7 @@ class BackgroundSink:
     def __init__(self, sink: Sink, bound_bytes: int) -> None:
         self._sink = sink
         self._bound_bytes = bound_bytes
-        self._queue: ByteQueue[pa.RecordBatch] = ByteQueue()
+        self._queue: ByteQueue[pa.RecordBatch | threading.Event] = ByteQueue()
         self._failure: list[BaseException] = []  # at most one; filled by the thread as it ends
         # The thread must not refer to this object, or a lost sink would keep it for ever.
         self._thread = threading.Thread(
@@ -46,6 +46,12 @@ class BackgroundSink:
         if not self._queue.wait_for_room(max(0, self._bound_bytes - size_bytes)):
             self._raise_failure()
         self._queue.put(batch, size_bytes)
+
+    def roll(self) -> threading.Event:
+        """Have all that was written so far made durable; the event is set when it is."""
+        done = threading.Event()
+        self._queue.put(done, 0)
+        return done
 
     def close(self) -> SinkTotals:
         """Write what is on the way, then close the inner sink."""
@@ -68,14 +74,20 @@ class BackgroundSink:
         raise ValueError("write to a sink that is closed")
 
 
-def _drain(queue: ByteQueue[pa.RecordBatch], sink: Sink, failure: list[BaseException]) -> None:
+def _drain(
+    queue: ByteQueue[pa.RecordBatch | threading.Event], sink: Sink, failure: list[BaseException]
+) -> None:
     try:
         while (taken := queue.take()) is not None:
-            batch, size_bytes = taken
+            item, size_bytes = taken
             try:
-                sink.write(batch)
+                if isinstance(item, threading.Event):
+                    sink.roll()
+                    item.set()
+                else:
+                    sink.write(item)
             finally:
-                del batch, taken
+                del item, taken
                 queue.release(size_bytes)
     except BaseException as e:  # whatever it is, the thread that writes must see it
         failure.append(e)

@@ -26,6 +26,9 @@ class CountingSink:
         self._rows += batch.num_rows
         self._checksum = (self._checksum + checksum(batch)) % 2**64
 
+    def roll(self) -> None:
+        """Nothing to make durable."""
+
     def close(self) -> SinkTotals:
         """The counts."""
         return SinkTotals(self._rows, self._checksum, 0, ())

@@ -108,6 +108,13 @@ class ParquetSink:
             with self._dropping_on_error():
                 self._write_pending()
 
+    def roll(self) -> None:
+        """Finish the file under way, if any: its rows can be read from now on."""
+        with self._dropping_on_error():
+            if self._pending:
+                self._write_pending()
+            self._finish_file()
+
     def close(self) -> SinkTotals:
         """Finish the last file and return what was written."""
         if self._ended:

@@ -32,6 +32,9 @@ class Sink(Protocol):
     def write(self, batch: pa.RecordBatch) -> None:
         """Take the rows of `batch`. Raises OutputError."""
 
+    def roll(self) -> None:
+        """Make what was written so far durable and readable, then go on. Raises OutputError."""
+
     def close(self) -> SinkTotals:
         """Make everything written durable. Raises OutputError."""
 

@@ -39,6 +39,11 @@ class ReadAhead(Iterator[pa.RecordBatch]):
         """Bytes of the batches that are read and not yet handed out."""
         return self._queue.held_bytes
 
+    @property
+    def ready(self) -> bool:
+        """Whether the next batch, the end or an error is at hand, without waiting."""
+        return self._queue.ready
+
     def __next__(self) -> pa.RecordBatch:
         try:
             taken = self._queue.take()

@@ -51,6 +51,7 @@ class DiskRelief:
         inactive_after_s: float,
         clock: Callable[[], float],
         seed: int,
+        moving: Callable[[], bool] = lambda: False,  # nodiskAdaptation: a move is under way here
     ) -> None:
         self._state = state
         self._pusher = pusher
@@ -62,6 +63,7 @@ class DiskRelief:
         self._inactive_after_s = inactive_after_s
         self._clock = clock
         self._rng = np.random.default_rng(seed)
+        self._moving = moving
 
     def before_batch(self) -> None:
         """Free what is written; start a push if memory is above the threshold."""
@@ -72,16 +74,20 @@ class DiskRelief:
             held_bytes=self._state.held_bytes,
             spill_above_ratio=self._threshold,
             push_fraction=self._push_share,
-            no_disk_adaptation=False,
+            no_disk_adaptation=self._moving(),
             in_disk_adaptation=self._pusher.busy,
         )
         if want:
-            self._push(want)
+            self.push(want)
 
     def now(self) -> None:
-        """Wait for pages to come free, after starting a push if none is under way."""
+        """Wait for pages to come free, after starting a push if none is under way.
+
+        Also beside a move: its own groups are locked, and without room for what waits before the
+        markers it would never end.
+        """
         if not self._pusher.busy and self._state.group_rows().any():
-            self._push(max(1, int(self._push_share * self._state.held_bytes)))
+            self.push(max(1, int(self._push_share * self._state.held_bytes)))
         if not self._pusher.busy:
             raise MemoryLimitError(
                 f"a row does not fit into the {self._bounds.state:,} bytes that a memory limit of "
@@ -103,8 +109,9 @@ class DiskRelief:
             self._pusher.start(self._state.detach(again), int(held[again].sum()))
             self._pusher.finish()
 
-    def _push(self, want_bytes: int) -> None:
-        held = self._state.group_bytes()
+    def push(self, want_bytes: int) -> bool:
+        """Start a push of about so much; False if no group can be pushed."""
+        held = np.where(self._state.locked, 0, self._state.group_bytes())
         stats = GroupStats(held, self._state.produced, self._state.last_insert_s)
         ids = choose_victims(
             stats,
@@ -117,3 +124,4 @@ class DiskRelief:
         if ids.size:
             ids = np.sort(ids)
             self._pusher.start(self._state.detach(ids), int(held[ids].sum()))
+        return ids.size > 0

@@ -224,13 +224,13 @@ def _locate_block(
 @nb.njit(
     nb.int64(
         Memory, nb.uint64[::1], nb.int32[::1], nb.int32[::1], _i64, _u8_ro, _u32, _i64,
-        nb.int64, nb.int64, _u32, _u32, nb.uint32[:, ::1], _i64,
+        nb.int64, nb.int64, nb.int64, _u32, _u32, nb.uint32[:, ::1], _i64,
     ),
     cache=True, nogil=True,
 )  # fmt: skip
 def advance(
     m: Any, hashes: Any, group_of: Any, order: Any, key_offsets: Any, key_data: Any,
-    heap_need: Any, produced: Any, i: Any, row_words: Any, rows_at: Any,
+    heap_need: Any, produced: Any, i: Any, silent: Any, row_words: Any, rows_at: Any,
     heap_at: Any, out: Any, cursor: Any,
 ) -> Any:  # fmt: skip
     """Go on with a batch of input `i`; DONE, CHUNK_FULL or MEMORY_SHORT.
@@ -239,7 +239,8 @@ def advance(
     arrived, which key_offsets (into key_data) and heap_need (words of text; empty if none) go by.
     Written: rows_at[r], heap_at[r]: where row r and its text have room; the caller copies the
     columns there for all rows up to cursor[ROW] (inclusive if MID_ROW) before it reads them.
-    out[j, k]: address of input j's row in combination k. produced[g] counts combinations.
+    out[j, k]: address of input j's row in combination k. produced[g] counts combinations; a
+    `silent` batch, whose rows have met the others before, makes none.
     After MEMORY_SHORT nothing of row cursor[ROW] has been done yet.
     """
     rows = hashes.size
@@ -285,6 +286,7 @@ def advance(
                 if row == 0:
                     cursor[ROW] = r
                     return MEMORY_SHORT
+                matched = silent == 0
                 for j in range(n):
                     if j != i and load(words, slot + head + j) == 0:
                         matched = False

@@ -1,0 +1,210 @@
+"""A query's part in adaptations: what its participant says, done to its splits and its instance.
+
+    control message, marker ─▶ participant ─▶ instructions ─▶ splits hold, mark, release
+                                                            └▶ instance leaves, arrives, drops
+
+Groups that are sent away are read by a thread of its own; nothing about them changes before that
+is done (`await_read`).
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Protocol
+
+from dovetail_processor.cluster.instance import Instance
+from dovetail_processor.cluster.splits import Splits
+from dovetail_processor.cluster.transit import Arrived, encode
+from dovetail_processor.moves import instructions as do
+from dovetail_processor.moves.participant import Participant
+from dovetail_proto.assignment import QueryTask
+from dovetail_proto.errors import DovetailError, Refusal
+from dovetail_proto.feeds import LinkAck, LinkFrame
+from dovetail_proto.ids import Epoch, ProcessorId
+from dovetail_proto.messages import (
+    ControlMessage,
+    EndOfMovedPartitions,
+    Groups,
+    MoveRequest,
+    Pushed,
+    PushPartitions,
+    ReceivePartitions,
+    Refused,
+)
+
+SETTLE_S = 10.0
+"""A group that came from elsewhere stays for a while: it would otherwise go to and fro."""
+
+
+class Shell(Protocol):
+    """What a query needs of the world outside its processor."""
+
+    def tell_manager(self, message: ControlMessage) -> None:
+        """Send, or lose it."""
+
+    def send_frame(self, to: ProcessorId, frame: LinkFrame) -> None:
+        """Send a frame to another processor's instance, or lose it."""
+
+    def send_ack(self, to: ProcessorId, ack: LinkAck) -> None:
+        """Tell a split on another processor how far its instance here is, or lose it."""
+
+    def send_groups(self, to: ProcessorId, message: ReceivePartitions) -> None:
+        """Send state; takes as long as it takes. Raises DovetailError if it did not arrive."""
+
+    def wake(self) -> None:
+        """Something changed that the worker should look at."""
+
+    def beat(self) -> None:
+        """Something changed that the manager should hear of: send a heartbeat now."""
+
+
+class _Shipment:
+    """Groups that a thread reads, then sends."""
+
+    def __init__(self) -> None:
+        self.read = threading.Event()
+        self.over = threading.Event()
+
+
+class Duties:
+    """See the module. Runs in the worker's thread."""
+
+    def __init__(
+        self, task: QueryTask, here: ProcessorId, splits: Splits, instance: Instance, shell: Shell
+    ) -> None:
+        self.participant = Participant(task.name, here, task.map, splits.splits)
+        self.splits = splits
+        self.instance = instance
+        self._shell = shell
+        self._shipments: dict[tuple[str, int], _Shipment] = {}  # not over, or the last ones
+        self._order: PushPartitions | None = None  # a forced push that is under way
+        self._ordered: tuple[Epoch, int, int] | None = None  # the last one done, and its bytes
+        self._was_pushing = False
+
+    def marker(self, m: EndOfMovedPartitions) -> None:
+        """All of a split's rows for a chunk that leaves are joined."""
+        self.act(self.participant.marker(m))
+
+    def handle(self, m: MoveRequest | PushPartitions, arrived: Arrived | None) -> None:
+        """Take part in a move, or push on an order; a refusal is answered."""
+        if isinstance(m, PushPartitions):
+            self._ordered_push(m)
+            return
+        try:
+            out = self.participant.handle(m, self._local())
+        except Refusal as e:
+            self._shell.tell_manager(
+                Refused(
+                    m.ref,
+                    getattr(m, "chunk", -1),
+                    type(m).__name__,
+                    e.domain,
+                    e.message,
+                    self.participant.epoch,
+                    self.participant.map.version,
+                )
+            )
+            return
+        self.act(out, arrived)
+
+    def _local(self) -> do.Local:
+        state = self.instance.state
+        free = state.limit_bytes - state.held_bytes - self.participant.reserved_bytes
+        return do.Local(max(0, free), self.instance.pushing)
+
+    def act(self, out: list[do.Instruction], arrived: Arrived | None = None) -> None:
+        """Carry out what the participant says, in order."""
+        for i in out:
+            match i:
+                case do.Reply(message):
+                    self._shell.tell_manager(message)
+                case do.ChooseGroups():
+                    self._choose(i)
+                case do.ShipGroups():
+                    self._ship(i)
+                case do.ReattachGroups(groups):
+                    self.await_read()
+                    self.instance.stay(groups)
+                case do.DropGroups(groups):
+                    self.await_read()
+                    self.instance.drop(groups)
+                case do.StoreInert(move, chunk):
+                    assert arrived is not None
+                    self.instance.arrive(move, chunk, arrived)
+                case do.ActivateGroups(_, _, groups):
+                    self.instance.activate(groups)
+                case do.DropInert(move, chunk, groups):
+                    self.instance.refuse(move, chunk, groups)
+                case do.HoldGroups(groups):
+                    self.splits.hold(groups)
+                case do.SendMarkers(move, chunk, to, splits):
+                    self.splits.mark(move, chunk, to, splits)
+                case do.ReleaseGroups(groups, owner):
+                    self.splits.release(groups, owner)
+                case do.AdoptMap(known):
+                    self.splits.adopt(known)
+
+    def _choose(self, i: do.ChooseGroups) -> None:
+        chosen: Groups = i.groups or self.instance.choose(i.want_bytes, SETTLE_S, i.exclude)
+        sizes = tuple(self.instance.sizes(chosen))
+        self.act(self.participant.groups_chosen(i.ref.move, chosen, sizes))
+
+    def _ship(self, i: do.ShipGroups) -> None:
+        key = (i.ref.move, i.chunk)
+        under_way = self._shipments.get(key)
+        if under_way is not None and not under_way.over.is_set():
+            return
+        self._shipments = {k: s for k, s in self._shipments.items() if not s.over.is_set()}
+        viewed, known, held = self.instance.leave(i.groups)
+        message = ReceivePartitions(i.ref, i.chunk, i.groups, held, b"")
+        shipment = self._shipments[key] = _Shipment()
+
+        def ship() -> None:
+            try:
+                payload = encode(self.instance.state, viewed, known)
+                shipment.read.set()
+                self._shell.send_groups(i.receiver, replace(message, payload=payload))
+            except DovetailError:
+                pass  # the manager asks again, or rolls back
+            finally:
+                shipment.read.set()
+                shipment.over.set()
+
+        threading.Thread(target=ship, name="ship", daemon=True).start()
+
+    def await_read(self) -> None:
+        """Wait, a moment, until nobody reads groups that are about to change."""
+        for shipment in self._shipments.values():
+            shipment.read.wait()
+
+    def _ordered_push(self, m: PushPartitions) -> None:
+        """A forced push (active-disk); a repeated order is done once."""
+        if self._ordered is not None and (m.epoch, m.order) == self._ordered[:2]:
+            self._shell.tell_manager(Pushed(m.query, m.epoch, m.order, self._ordered[2]))
+            return
+        if self._order is not None:
+            return
+        self._order = m
+        self._spilled_before = self._spilled_bytes()
+        if not (self.participant.may_push() and self.instance.push(m.size_bytes)):
+            self._order_done()
+        self._was_pushing = self.instance.pushing
+
+    def look_at_pushes(self) -> None:
+        """Go on with what waited for a push, if one has ended."""
+        if self._was_pushing and not self.instance.pushing:
+            if self._order is not None:
+                self._order_done()
+            self.act(self.participant.push_finished())
+        self._was_pushing = self.instance.pushing
+
+    def _order_done(self) -> None:
+        assert self._order is not None
+        m, self._order = self._order, None
+        pushed = self._spilled_bytes() - self._spilled_before
+        self._ordered = (m.epoch, m.order, pushed)
+        self._shell.tell_manager(Pushed(m.query, m.epoch, m.order, pushed))
+
+    def _spilled_bytes(self) -> int:
+        return self.instance.pusher.spilled_bytes if self.instance.pusher else 0

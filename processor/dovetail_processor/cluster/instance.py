@@ -1,0 +1,315 @@
+"""One query's join on one processor: queues in, join, results out, groups in and out.
+
+    link ─▶ queue ┐
+    link ─▶ queue ├─▶ join ─▶ evaluate ─▶ deliver ─▶ sink          (one step at a time, `step`)
+    link ─▶ queue ┘     │
+                        └─▶ pusher ─▶ spill store
+    groups that arrive are installed, groups that left are dropped: between batches only
+
+Invariant: a group takes rows only while it is live here; a row for any other group is a defect
+and fails the query.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail_processor.adaptation.victims import GroupStats, VictimOrder, choose_groups_to_move
+from dovetail_processor.cluster.input_queue import InputQueue, Marker
+from dovetail_processor.cluster.shares import ClusterShares
+from dovetail_processor.cluster.transit import Arrived, Counters, counters, install
+from dovetail_processor.engine import chunk_rows
+from dovetail_processor.expressions import above_join
+from dovetail_processor.graph.arc import Arc
+from dovetail_processor.graph.node import Node
+from dovetail_processor.join.state import Detached, JoinState
+from dovetail_processor.operators.deliver import Deliver
+from dovetail_processor.operators.evaluate import Evaluate
+from dovetail_processor.operators.join import Join
+from dovetail_processor.sinks import BackgroundSink, Sink, SinkTotals
+from dovetail_processor.spill.pusher import Pusher
+from dovetail_processor.spill.relief import DiskRelief, NoRelief
+from dovetail_proto.assignment import DiskSettings
+from dovetail_proto.errors import DovetailError
+from dovetail_proto.ids import GroupId
+from dovetail_proto.messages import Groups
+from dovetail_proto.query import QueryPlan
+from dovetail_proto.spill_format import RunRecord, SpillStore
+
+
+class Instance:
+    """See the module. `store` may be None if the disk settings allow no pushes."""
+
+    def __init__(
+        self,
+        plan: QueryPlan,
+        live: NDArray[np.int64],
+        sink: Sink,
+        store: SpillStore | None,
+        *,
+        bounds: ClusterShares,
+        disk: DiskSettings,
+        clock: Callable[[], float],
+        moving: Callable[[], bool],  # nodiskAdaptation: a move involves this processor
+    ) -> None:
+        self.plan = plan
+        self.store = store
+        self._clock = clock
+        self._moving = moving
+        self.state = JoinState(plan, bounds.slab, chunk_rows=chunk_rows(plan, bounds.shares.output))
+        self.live = np.zeros(plan.partitions, np.bool_)
+        self.live[live] = True
+        self.queues = [InputQueue(bounds.window) for _ in plan.inputs]
+        self.sink = BackgroundSink(sink, bounds.shares.output)
+        joined, results = Arc(bounds.shares.output), Arc(bounds.shares.output)
+        self._arcs = [joined, results]
+        self.pusher: Pusher | None = None
+        self._relief: NoRelief | DiskRelief = NoRelief(bounds.shares)
+        self.set_shares(bounds, disk)
+        self._join = Join(
+            self.state,
+            self.queues,
+            joined,
+            self,
+            piece_bytes=bounds.shares.output,
+            clock=clock,
+            owns=self._check_live,
+        )
+        self._deliver = Deliver(results, self.sink)
+        self._nodes: list[Node] = [
+            self._deliver,
+            Evaluate(above_join(plan), joined, results),
+            self._join,
+        ]
+        self._arrivals: dict[tuple[str, int], Arrived] = {}  # received and not installed yet
+        self._chores: deque[Callable[[], None]] = deque()  # in order, between batches
+        self.received_s = np.full(plan.partitions, -np.inf)  # when a group came from elsewhere
+        self._moved_in = 0  # combinations that groups brought with them, less what others took
+        self.peak_state_bytes = 0
+
+    def set_shares(self, bounds: ClusterShares, disk: DiskSettings) -> None:
+        """Use this much memory, and the disk like this, from now on."""
+        self.bounds = bounds
+        self.state.limit_bytes = bounds.shares.state
+        if not disk.allowed or self.store is None:
+            self._relief = NoRelief(bounds.shares)
+            return
+        self.pusher = self.pusher or Pusher(self.state, self.store, bounds.shares.spill)
+        self._relief = DiskRelief(
+            self.state,
+            self.pusher,
+            bounds.shares,
+            held=lambda: self.held_bytes,
+            threshold=disk.threshold,
+            push_share=disk.push_share,
+            victims=VictimOrder(disk.victims),
+            inactive_after_s=disk.inactive_after_s,
+            clock=self._clock,
+            seed=0,
+            moving=self._moving,
+        )
+
+    # The graph ------------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """Whether `step` would get on."""
+        return (bool(self._chores) and self.state.idle) or any(n.ready for n in self._nodes)
+
+    def step(self) -> None:
+        """One piece of work, nearest to the results first."""
+        for node in self._nodes[:2]:
+            if node.ready:
+                node.step()
+                return
+        if self.state.idle:
+            self._between_batches()
+        if self._join.ready:
+            self._join.step()
+            self.peak_state_bytes = max(self.peak_state_bytes, self.state.held_bytes)
+
+    def markers(self) -> list[Marker]:
+        """Markers that everything before is joined for; and room for what was joined."""
+        if not self.settled:
+            return []
+        found = []
+        for queue in self.queues:
+            queue.finished()
+            while (marker := queue.marker()) is not None:
+                found.append(marker)
+        return found
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that was taken from the queues is joined and with the sink."""
+        return self.state.idle and self._join.idle and not any(len(a) for a in self._arcs)
+
+    def before_batch(self) -> None:
+        """See Relief: groups on their way come first, then memory."""
+        self._between_batches()
+        self._relief.before_batch()
+
+    def now(self) -> None:
+        """See Relief."""
+        self._relief.now()
+
+    def _between_batches(self) -> None:
+        while self._chores:
+            self._chores.popleft()()
+
+    def _check_live(self, touched: NDArray[np.int64]) -> None:
+        if not self.live[touched].all():
+            group = int(touched[~self.live[touched]][0])
+            raise AssertionError(f"a row of group {group} came here, where it is not live")
+
+    # Groups on their way --------------------------------------------------------------------------
+
+    def stats(self) -> GroupStats:
+        """P_s, P_o and T_u of the live groups; others hold nothing."""
+        held = np.where(self.live & ~self.state.locked, self.state.group_bytes(), 0)
+        return GroupStats(held, self.state.produced, self.state.last_insert_s)
+
+    def choose(self, want_bytes: int, settle_s: float, excluded: Sequence[GroupId]) -> Groups:
+        """Groups worth `want_bytes` to move, not those that came less than `settle_s` ago."""
+        movable = self.received_s <= self._clock() - settle_s
+        movable[list(excluded)] = False
+        ids = choose_groups_to_move(self.stats(), want_bytes, movable=movable)
+        return tuple(GroupId(int(g)) for g in ids)
+
+    def sizes(self, groups: Sequence[GroupId]) -> list[int]:
+        """P_s of the given groups."""
+        sizes: list[int] = self.state.group_bytes()[list(groups)].tolist()
+        return sizes
+
+    def leave(self, groups: Sequence[GroupId]) -> tuple[Detached, Counters, int]:
+        """Take no rows for these groups and do not push them; to be read: rows, counters, bytes."""
+        ids = np.array(groups, np.int64)
+        self.live[ids] = False
+        self.state.locked[ids] = True
+        held = int(self.state.group_bytes()[ids].sum())
+        return self.state.view(ids), counters(self.state, ids, self._clock()), held
+
+    def stay(self, groups: Sequence[GroupId]) -> None:
+        """They are live here (again)."""
+        ids = np.array(groups, np.int64)
+        self.live[ids] = True
+        self.state.locked[ids] = False
+
+    def drop(self, groups: Sequence[GroupId]) -> None:
+        """They live elsewhere: free them, between batches."""
+        ids = np.array(groups, np.int64)
+        self.live[ids] = False
+
+        def free() -> None:
+            taken = self.state.produced[ids].sum() + self.state.produced_before[ids].sum()
+            self._moved_in -= int(taken)
+            self.state.drop(ids)
+
+        self._chores.append(free)
+
+    def arrive(self, move: str, chunk: int, arrived: Arrived) -> None:
+        """Keep groups that were sent here: they go in between batches, and stay inert."""
+        self._arrivals[move, chunk] = arrived
+        self._chores.append(lambda: self._install(move, chunk))
+
+    def activate(self, groups: Sequence[GroupId]) -> None:
+        """Arrived groups are live from now on; they are in the state before the next batch."""
+        ids = np.array(groups, np.int64)
+        self.live[ids] = True
+        self.received_s[ids] = self._clock()
+        self._chores.append(lambda: self._unlock(ids))
+
+    def refuse(self, move: str, chunk: int, groups: Sequence[GroupId]) -> None:
+        """The move was rolled back: forget what arrived."""
+        if self._arrivals.pop((move, chunk), None) is None:
+            self.drop(groups)
+
+    def _install(self, move: str, chunk: int) -> None:
+        arrived = self._arrivals.pop((move, chunk), None)
+        if arrived is not None:
+            install(self.state, arrived, self._relief.now, self._clock())
+            known = arrived.counters
+            self._moved_in += sum(known.produced) + sum(known.produced_before)
+
+    def _unlock(self, ids: NDArray[np.int64]) -> None:
+        self.state.locked[ids] = False
+
+    # Totals and the end ---------------------------------------------------------------------------
+
+    @property
+    def held_bytes(self) -> int:
+        """State, queues and output together."""
+        arrived = sum(a.held_bytes for a in self._arrivals.values())
+        return self.state.held_bytes + arrived + self.queued_bytes + self.sink.held_bytes
+
+    @property
+    def queued_bytes(self) -> int:
+        """On its way into or out of the join."""
+        return sum(q.held_bytes for q in self.queues) + sum(a.held_bytes for a in self._arcs)
+
+    @property
+    def produced(self) -> int:
+        """Combinations made here, whoever owns their groups now."""
+        made = self.state.produced.sum() + self.state.produced_before.sum()
+        return int(made) - self._moved_in
+
+    @property
+    def results(self) -> int:
+        """Rows handed to the sink."""
+        return self._deliver.rows
+
+    @property
+    def pushing(self) -> bool:
+        """Whether a push is under way (indiskAdaptation)."""
+        return self.pusher is not None and self.pusher.busy
+
+    def collect_pushed(self) -> None:
+        """Free what a push has written meanwhile; raises what it failed with."""
+        if self.pusher is not None and self.pusher.busy:
+            self.pusher.collect_finished(wait=False)
+
+    def push(self, want_bytes: int) -> bool:
+        """Push so much on the manager's order; False if nothing can be pushed."""
+        if not isinstance(self._relief, DiskRelief) or self.pushing or not self.state.idle:
+            return False
+        return self._relief.push(want_bytes)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether all input has come and is joined."""
+        return all(q.exhausted for q in self.queues) and self.settled and not self._chores
+
+    def close(self, rows_in: Sequence[int], output: str | None) -> SinkTotals:
+        """Push the rest of what has generations on disk, close the sink and the store.
+
+        Takes as long as the disk does: called in a thread of its own, once `exhausted`.
+        """
+        if self.pusher is not None and isinstance(self._relief, DiskRelief):
+            self._relief.push_rest()
+        totals = self.sink.close()
+        if self.store is not None:
+            lifetime = self.state.produced + self.state.produced_before
+            groups = np.flatnonzero(lifetime).tolist()
+            self.store.close_run(
+                RunRecord(
+                    rows_in=tuple(rows_in),
+                    results_run=totals.rows,
+                    checksum=totals.checksum,
+                    produced={g: int(lifetime[g]) for g in groups},
+                    output=output,
+                )
+            )
+        return totals
+
+    def stop(self) -> None:
+        """Drop everything but the results."""
+        if self.pusher is not None:
+            self.pusher.cancel()
+        try:
+            self.sink.close()  # what was found so far is right, and stays
+        except DovetailError:
+            self.sink.abort()

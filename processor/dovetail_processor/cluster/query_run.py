@@ -1,0 +1,307 @@
+"""One query on one processor: its splits, its join instance, and its duties in adaptations.
+
+    stream's batches ─▶ splits ─▶ frames to every instance, ours too
+    frames ─▶ instance's queues ─▶ join ─▶ results; markers ─▶ duties
+
+Everything here runs in the worker's thread, except reading groups that are being sent and closing,
+which have threads of their own and touch nothing that changes meanwhile.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+
+from dovetail_processor.cluster.duties import Duties, Shell
+from dovetail_processor.cluster.input_queue import Marker
+from dovetail_processor.cluster.instance import Instance
+from dovetail_processor.cluster.shares import ClusterShares
+from dovetail_processor.cluster.splits import Item, Piece, Splits
+from dovetail_processor.cluster.transit import Arrived
+from dovetail_processor.sinks import CountingSink, ParquetSink, Sink, SinkTotals
+from dovetail_proto.assignment import Phase, QueryTask
+from dovetail_proto.errors import DovetailError
+from dovetail_proto.feeds import EndOfInput, LinkAck, LinkFrame, TupleBatch
+from dovetail_proto.ids import MapVersion, ProcessorId, SplitId, input_of
+from dovetail_proto.messages import (
+    EndOfMovedPartitions,
+    MoveRequest,
+    PushPartitions,
+    QueryLoad,
+    Stage,
+)
+from dovetail_proto.spill_format import SpillStore
+
+RESULT_FILE_BYTES = 64 << 20
+"""A segment of the result log: read whole by one reader at a time."""
+
+
+class QueryRun:
+    """See the module."""
+
+    def __init__(
+        self,
+        task: QueryTask,
+        here: ProcessorId,
+        *,
+        data_dir: Path,
+        bounds: ClusterShares,
+        shell: Shell,
+        clock: Callable[[], float],
+    ) -> None:
+        self.task = task
+        self.here = here
+        self._shell = shell
+        self._host_of = {s: p for p, splits in task.split_hosts.items() for s in splits}
+        mine = task.split_hosts.get(here, ())
+        self.splits = Splits(
+            task.name,
+            here,
+            task.plan,
+            mine,
+            task.map,
+            piece_bytes=bounds.shares.batch,
+            post=self._post,
+            clock=clock,
+        )
+        self.results_dir = results_folder(data_dir, task)
+        self.instance = Instance(
+            task.plan,
+            task.map.groups_of(here),
+            self._open_sink(bounds),
+            self._open_store(data_dir) if task.disk.allowed else None,
+            bounds=bounds,
+            disk=task.disk,
+            clock=clock,
+            moving=lambda: not self.duties.participant.may_push(),
+        )
+        self.duties = Duties(task, here, self.splits, self.instance, shell)
+        self.stage = Stage.RUNNING
+        self.cause = ""
+        self.totals: SinkTotals | None = None  # once closed
+        self._closing: threading.Thread | None = None
+
+    # Work -----------------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """Whether `step` would get on."""
+        return self.stage is Stage.RUNNING and self._closing is None and self.instance.ready
+
+    def step(self) -> None:
+        """One piece of the join's work, and what follows from it."""
+        self.guard(self.instance.step)
+        self.follow_up()
+
+    def follow_up(self) -> None:
+        """Markers that came through, pushes that ended, acknowledgements, the end."""
+        if self.stage is not Stage.RUNNING or self._closing is not None:
+            return
+        self.guard(self._follow_up)
+
+    def _follow_up(self) -> None:
+        self.instance.collect_pushed()
+        self.duties.look_at_pushes()
+        for marker in self.instance.markers():
+            if isinstance(marker, EndOfMovedPartitions):
+                self.duties.marker(marker)
+        self._acknowledge()
+        if self.task.phase is Phase.CLOSING and self.instance.exhausted:
+            self._closing = threading.Thread(target=self._close, name="close", daemon=True)
+            self._closing.start()
+
+    def guard(self, work: Callable[[], object]) -> None:
+        """Do `work`; whatever it raises fails the query here, and nothing else."""
+        try:
+            work()
+        except DovetailError as e:
+            self.fail(str(e))
+        except Exception as e:  # a defect must not take the other queries along
+            self.fail(f"{type(e).__name__}: {e}")
+
+    def fail(self, cause: str) -> None:
+        """The query cannot go on here; the manager hears it with the next heartbeat."""
+        if self.stage is Stage.RUNNING:
+            self.stop(cause)
+            self.stage, self.cause = Stage.FAILED, cause
+
+    def stop(self, cause: str) -> None:
+        """Drop the query; results stay."""
+        self.stage, self.cause = Stage.FAILED, cause
+        self.duties.await_read()
+        if self._closing is None:
+            self.instance.stop()
+
+    @property
+    def closing(self) -> bool:
+        """Whether everything is being closed, by another thread."""
+        return self._closing is not None
+
+    def _close(self) -> None:
+        try:
+            output = self.task.results
+            self.totals = self.instance.close(self.rows_in, output)
+            self.stage = Stage.CLOSED
+        except DovetailError as e:
+            self.stage, self.cause = Stage.FAILED, str(e)
+        except Exception as e:
+            self.stage, self.cause = Stage.FAILED, f"{type(e).__name__}: {e}"
+        self._shell.wake()
+
+    # Input ----------------------------------------------------------------------------------------
+
+    @property
+    def takes(self) -> bool:
+        """Whether its splits take another batch now; not while paused or behind."""
+        if self.task.phase is Phase.PAUSED and self.stage is Stage.RUNNING:
+            return False
+        return self.stage is not Stage.RUNNING or self.splits.has_room
+
+    @property
+    def listens(self) -> bool:
+        """Whether its splits want what comes on their streams."""
+        return self.stage is Stage.RUNNING and self.task.phase is not Phase.CLOSING
+
+    def take(self, split: SplitId, batch: pa.RecordBatch) -> None:
+        """Route a batch of the split's stream."""
+        self.guard(lambda: self.splits.take(split, batch))
+
+    @property
+    def rows_in(self) -> tuple[int, ...]:
+        """Rows that splits here took in, per input."""
+        rows = [0] * len(self.task.plan.inputs)
+        for split, one in self.splits.splits.items():
+            rows[input_of(split)] = one.rows
+        return tuple(rows)
+
+    def frame(
+        self, split: SplitId, number: int, item: pa.RecordBatch | Marker | None, size_bytes: int
+    ) -> None:
+        """A frame arrived for our instance."""
+        self.instance.queues[input_of(split)].arrived(number, item, size_bytes)
+
+    def _post(self, split: SplitId, to: ProcessorId, frames: list[tuple[int, Item | None]]) -> None:
+        if to == self.here:
+            for number, item in frames:
+                content = item.content if isinstance(item, Piece) else item
+                size = item.size_bytes if isinstance(item, Piece) else 0
+                self.frame(split, number, content, size)
+            return
+        for number, item in frames:
+            if isinstance(item, Piece):
+                assert isinstance(item.content, bytes)
+                sent: TupleBatch | EndOfMovedPartitions | EndOfInput | None = TupleBatch(
+                    self.task.name,
+                    split,
+                    self.task.plan.inputs[input_of(split)].stream,
+                    item.sequence,
+                    MapVersion(self.duties.participant.map.version),
+                    item.rows,
+                    item.content,
+                )
+            else:
+                sent = item
+            self._shell.send_frame(to, LinkFrame(split, number, sent))
+
+    def _acknowledge(self) -> None:
+        for index, queue in enumerate(self.instance.queues):
+            split = SplitId(f"{self.task.name}/{index}")
+            told = queue.news()
+            if told is None:
+                continue
+            host = self._host_of[split]
+            if host == self.here:
+                self.splits.acknowledged(split, self.here, *told)
+            else:
+                number, allowed, done = told
+                ack = LinkAck(self.task.name, split, number, allowed, done)
+                self._shell.send_ack(host, ack)
+
+    def tick(self, peers: Mapping[ProcessorId, str]) -> None:
+        """Now and then: send again what was not acknowledged, end what has to end."""
+        if self.stage is not Stage.RUNNING:
+            return
+        for gone in {to for _, to in self.splits.links} - set(peers):
+            self.splits.forget(gone)
+        self.splits.resend()
+        if self.task.phase is Phase.CLOSING:
+            self.splits.end(peers)
+        self.follow_up()
+
+    # Reports --------------------------------------------------------------------------------------
+
+    def control(self, m: MoveRequest | PushPartitions, arrived: Arrived | None = None) -> None:
+        """What the manager wants, or groups that arrived."""
+        if self.stage is Stage.RUNNING and self._closing is None:
+            self.guard(lambda: self.duties.handle(m, arrived))
+            self.follow_up()
+
+    @property
+    def used_bytes(self) -> int:
+        """Whatever counts against the limit."""
+        if self.stage is not Stage.RUNNING:
+            return 0
+        held: int = self.instance.held_bytes + self.splits.queued_bytes
+        return held + self.duties.participant.reserved_bytes
+
+    @property
+    def adapting(self) -> bool:
+        """Whether a push or a move is under way."""
+        if self.stage is not Stage.RUNNING:
+            return False
+        return self.duties.participant.adapting is not None or self.instance.pushing
+
+    def load(self) -> QueryLoad:
+        """What the manager hears of it."""
+        instance, pusher = self.instance, self.instance.pusher
+        running = self.stage is Stage.RUNNING
+        return QueryLoad(
+            query=self.task.name,
+            groups=len(self.duties.participant.owned),
+            held_bytes=instance.state.held_bytes if running else 0,
+            spilled_bytes=pusher.spilled_bytes if pusher else 0,
+            produced=instance.produced,
+            rows_in=self.rows_in,
+            results=instance.results if self.totals is None else self.totals.rows,
+            checksum=0 if self.totals is None else self.totals.checksum,
+            pushes=pusher.pushes if pusher else 0,
+            spilled_groups=pusher.spilled_groups if pusher else 0,
+            queued_bytes=instance.queued_bytes + self.splits.queued_bytes if running else 0,
+            peak_state_bytes=instance.peak_state_bytes,
+            stage=self.stage,
+            cause=self.cause,
+        )
+
+    # Places ---------------------------------------------------------------------------------------
+
+    def _open_sink(self, bounds: ClusterShares) -> Sink:
+        schema = self.task.plan.output_schema
+        if self.task.counting:
+            return CountingSink(schema)
+        if self.task.results is None:
+            shutil.rmtree(self.results_dir, ignore_errors=True)  # of a query of this name before
+        return ParquetSink(
+            self.results_dir,
+            schema,
+            prefix="segment" if self.task.results is None else f"{self.task.name}-{self.here}",
+            row_group_bytes=bounds.shares.output,
+            **({"file_bytes": RESULT_FILE_BYTES} if self.task.results is None else {}),
+        )
+
+    def _open_store(self, data_dir: Path) -> SpillStore:
+        if self.task.spill is None:
+            folder = data_dir / "spill" / self.task.name / self.here
+            shutil.rmtree(folder, ignore_errors=True)
+            return SpillStore.create(str(folder), self.task.plan)
+        return SpillStore.create(f"{self.task.spill.rstrip('/')}/{self.here}", self.task.plan)
+
+
+def results_folder(data_dir: Path, task: QueryTask) -> Path:
+    """Where a query's results are on this processor."""
+    if task.results is not None:
+        return Path(task.results)
+    return data_dir / "results" / task.name

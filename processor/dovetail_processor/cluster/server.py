@@ -1,0 +1,253 @@
+"""The process around the worker: its gRPC server, its line to the manager, its heartbeats.
+
+    manager ◀── Attach ──▶ control line ─▶ worker ◀─ data plane ◀── other processors, clients
+
+The line is opened by the processor and again whenever it breaks; what was on it is lost, which the
+protocols can bear. Heartbeats have a thread of their own: a processor that waits for its disk is
+slow, not dead.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import grpc
+import psutil
+import structlog
+
+from dovetail_processor.cluster.data_plane import DataPlane
+from dovetail_processor.cluster.peers import Peers
+from dovetail_processor.cluster.worker import Worker
+from dovetail_proto.allocators import keep_lean
+from dovetail_proto.errors import ConfigError, Domain, DovetailError, Refusal
+from dovetail_proto.feeds import LinkAck, LinkFrame
+from dovetail_proto.ids import ProcessorId, check_name
+from dovetail_proto.messages import (
+    ControlMessage,
+    Heard,
+    Join,
+    Leave,
+    ReceivePartitions,
+)
+from dovetail_proto.transport import (
+    Security,
+    Unreachable,
+    call_metadata,
+    open_channel,
+    raised,
+    start_server,
+)
+from dovetail_proto.wire import control as wire
+
+ATTACH = "/dovetail.v1.Control/Attach"
+RETRY_S = 0.3
+log = structlog.get_logger("processor")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorSettings:
+    """What a processor needs to know."""
+
+    name: str
+    manager: str  # its control address, host:port
+    memory_bytes: int
+    data_dir: Path  # for results and, where queries name no other place, for spill
+    version: str
+    listen: str = "127.0.0.1:0"
+    advertise: str | None = None  # the host that others dial; None: the one listened on
+    security: Security = field(default_factory=Security)
+    heartbeat_s: float = 1.0
+
+
+class ProcessorServer:
+    """A running processor. `wait` returns when it is over, and says why."""
+
+    def __init__(self, settings: ProcessorSettings) -> None:
+        check_name("processor", settings.name)
+        keep_lean()
+        self._settings = settings
+        self.name = ProcessorId(settings.name)
+        self._worker = Worker(self.name, settings.memory_bytes, settings.data_dir, self)
+        self._data_plane = DataPlane(self._worker, settings.data_dir)
+        self._peers = Peers(self.name, settings.security, self._acknowledged)
+        self._line: queue.SimpleQueue[bytes | None] | None = None  # None: not attached
+        self._incarnation = time.time_ns()
+        self._over = threading.Event()
+        self._beat_now = threading.Event()
+        self._leaving = threading.Event()
+        self._cause: DovetailError | None = None
+        self._process = psutil.Process()
+        self._peak_rss_bytes = 0
+
+    def start(self) -> None:
+        """Listen, attach to the manager, work."""
+        s = self._settings
+        try:
+            s.data_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise ConfigError(
+                f"data folder {str(s.data_dir)!r} cannot be made: {e.strerror}",
+                remedy="name a folder that can be written",
+            ) from e
+        services = {"dovetail.v1.DataPlane": self._data_plane.handlers()}
+        self._server, port = start_server(s.listen, s.security, services, threads=256)
+        host = s.advertise or s.listen.rpartition(":")[0]
+        self.address = f"{host}:{port}"
+        self._worker.start()
+        for target in (self._attach, self._beat):
+            threading.Thread(target=target, name=target.__name__, daemon=True).start()
+
+    def wait(self) -> None:
+        """Until it has left or was stopped; raises why it could not go on."""
+        while not self._over.wait(0.5):
+            pass
+        if self._cause is not None:
+            raise self._cause
+
+    def leave(self) -> None:
+        """Ask the manager to move this processor's groups away; it is over when that is done."""
+        self._leaving.set()
+
+    def over(self) -> None:
+        """Have `wait` return; safe in a signal handler."""
+        self._over.set()
+
+    def stop(self) -> None:
+        """End now."""
+        self._over.set()
+        self._beat_now.set()
+        if self._line is not None:
+            self._line.put(None)
+        self._worker.stop()
+        self._peers.close()
+        self._server.stop(grace=0.2)
+
+    # What the worker needs ------------------------------------------------------------------------
+
+    def tell_manager(self, message: ControlMessage) -> None:
+        """See Shell."""
+        line = self._line
+        if line is not None:
+            line.put(wire.encode(self.name, message))
+
+    def send_frame(self, to: ProcessorId, frame: LinkFrame) -> None:
+        """See Shell."""
+        self._peers.send_frame(to, frame)
+
+    def send_ack(self, to: ProcessorId, ack: LinkAck) -> None:
+        """See Shell."""
+        self._data_plane.send_ack(to, ack)
+
+    def send_groups(self, to: ProcessorId, message: ReceivePartitions) -> None:
+        """See Shell."""
+        self._peers.send_groups(to, message)
+
+    def wake(self) -> None:
+        """See Shell."""
+        self._worker.post(lambda: None)
+
+    def beat(self) -> None:
+        """See Shell."""
+        self._beat_now.set()
+
+    def _acknowledged(self, source: ProcessorId, ack: LinkAck) -> None:
+        self._worker.post(
+            lambda: self._worker.acknowledged(
+                source, ack.split, ack.number, ack.allowed_bytes, ack.done_number
+            )
+        )
+
+    # The manager ----------------------------------------------------------------------------------
+
+    def _attach(self) -> None:
+        """Hold the line to the manager."""
+        with open_channel(self._settings.manager, self._settings.security) as channel:
+            attach = channel.stream_stream(ATTACH)
+            while not self._over.is_set():
+                line: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+                line.put(wire.encode(self.name, self._join_message()))
+                try:
+                    calls = attach(_lines(line), metadata=call_metadata(self._settings.security))
+                    self._line = line
+                    for data in calls:
+                        self._hear(data)
+                except grpc.RpcError as e:
+                    error = raised(e)
+                    if not isinstance(error, Unreachable):
+                        self._give_up(error)
+                self._line = None
+                line.put(None)
+                self._over.wait(RETRY_S)
+
+    def _join_message(self) -> Join:
+        s = self._settings
+        return Join(self.name, self._incarnation, s.version, s.memory_bytes, self.address)
+
+    def _hear(self, data: bytes) -> None:
+        try:
+            _, message = wire.decode(data)
+        except Refusal as e:
+            log.warning("message refused", processor=self.name, cause=str(e))
+            return
+        if isinstance(message, Heard) and message.incarnation != self._incarnation:
+            return
+        if isinstance(message, Heard) and not message.member:
+            self._let_go()
+            return
+
+        def handle() -> None:
+            self._worker.control(message)
+            self._peers.set_addresses(
+                {p: a for p, a in self._worker.peers.items() if p != self.name}
+            )
+
+        self._worker.post(handle)
+
+    def _let_go(self) -> None:
+        """The cluster goes on without this processor: it has left, or was taken for dead."""
+        if self._leaving.is_set():
+            log.info("has left", processor=self.name)
+            self._over.set()
+            return
+        log.warning("was let go; joins anew without state", processor=self.name)
+        self._worker.ask(self._worker.drop_all)
+        self._incarnation = time.time_ns()
+        self.tell_manager(self._join_message())
+
+    def _give_up(self, error: DovetailError) -> None:
+        if isinstance(error, Refusal) and error.domain is Domain.MEMBER and "is over" in str(error):
+            self._let_go()
+            return
+        self._cause = error
+        self._over.set()
+
+    def _beat(self) -> None:
+        """Tell the manager about once a second how it goes."""
+        self._process.cpu_percent()
+        while not self._over.is_set():
+            self._beat_now.wait(self._settings.heartbeat_s)
+            self._beat_now.clear()
+            if self._line is None:
+                continue
+            rss = self._process.memory_info().rss
+            self._peak_rss_bytes = max(self._peak_rss_bytes, rss)
+            beat = replace(
+                self._worker.snapshot,
+                incarnation=self._incarnation,
+                rss_bytes=rss,
+                peak_rss_bytes=self._peak_rss_bytes,
+                cpu_share=self._process.cpu_percent() / 100,
+            )
+            self.tell_manager(beat)
+            if self._leaving.is_set():
+                self.tell_manager(Leave(self.name, self._incarnation))
+
+
+def _lines(line: queue.SimpleQueue[bytes | None]) -> Iterator[bytes]:
+    while (data := line.get()) is not None:
+        yield data

@@ -1,0 +1,331 @@
+"""The splits of one query on one processor: rows to the owners of their groups, or held back.
+
+    stream's batch ─▶ evaluate ─▶ hash ─▶ group ─▶ owner by the map ─┬▶ outbox to p1 ─▶ link
+                                             │                       └▶ outbox to p2 ─▶ link
+                                             └▶ held back: its group is being moved
+
+A batch is cut by owner in one vectorised pass. A piece that waits for credit can be called back
+when its group is held; what was sent is ahead of the marker. `joined(i)` follows every piece to
+its end, so that one can wait until all that was taken in is joined.
+
+Invariant: per split and group, rows reach their owners in the order in which they were taken in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dovetail_processor.cluster.batches import from_bytes, to_bytes
+from dovetail_processor.expressions import below_join
+from dovetail_processor.moves.link import Outbox
+from dovetail_proto.feeds import EndOfInput
+from dovetail_proto.ids import GroupId, MoveId, ProcessorId, QueryName, SplitId, input_of
+from dovetail_proto.messages import EndOfMovedPartitions
+from dovetail_proto.partition_map import PartitionMap
+from dovetail_proto.partitioning import canonical_keys, partition_ids
+from dovetail_proto.query import QueryPlan
+
+RESEND_S = 0.5
+"""After a silence of so long all unacknowledged frames go out again: many round trips, and short
+against a move's patience."""
+
+HELD = -1  # in place of an owner
+NOWHERE = -2  # a null in the key: never matches, never sent
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of one batch for one owner: as they are for our own instance, else as bytes."""
+
+    sequence: int  # of the batch, per split
+    rows: int
+    content: pa.RecordBatch | bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes of the credit."""
+        return len(self.content) if isinstance(self.content, bytes) else int(self.content.nbytes)
+
+
+Item = Piece | EndOfMovedPartitions | EndOfInput
+Post = Callable[[SplitId, ProcessorId, list[tuple[int, Item | None]]], None]
+"""Send frames to a processor's instance; they may be lost."""
+
+
+@dataclass(slots=True)
+class _Link:
+    """One split's way to one instance."""
+
+    outbox: Outbox[Item]
+    undone: deque[tuple[int, int]]  # (frame, sequence) of pieces sent and not joined yet
+    done_number: int = 0
+    ended: bool = False  # the end of input was sent
+
+
+class Split:
+    """One input's split: the vectorised part."""
+
+    def __init__(self, plan: QueryPlan, index: int, piece_bytes: int) -> None:
+        self._plan = plan
+        self._input = plan.inputs[index]
+        self._piece_bytes = piece_bytes
+        self._evaluator = below_join(self._input)
+        self.taken = 0  # batches taken in; numbers them
+        self.rows = 0
+        self.held: deque[tuple[int, pa.RecordBatch, NDArray[np.int32]]] = deque()
+        """(sequence, rows, their groups) of groups that are being moved, in order."""
+        self.held_bytes = 0  # of `held`
+
+    @property
+    def reads(self) -> list[str]:
+        """The stream's columns that it needs."""
+        return self._evaluator.reads
+
+    def cut(
+        self, batch: pa.RecordBatch, owners: NDArray[np.int32], held: NDArray[np.bool_]
+    ) -> list[tuple[int, pa.RecordBatch]]:
+        """Take a batch in: pieces of bounded size by owner; held rows are kept here."""
+        self.taken += 1
+        self.rows += batch.num_rows
+        kept = self._evaluator.run(batch)
+        if kept.num_rows == 0:
+            return []
+        groups, valid = self.groups_of(kept)
+        to = owners[groups]
+        if held.any():
+            to[held[groups]] = HELD
+        if valid is not None:
+            to[~valid] = NOWHERE
+        order = np.argsort(to, kind="stable")
+        to = to[order]
+        if to[0] != to[-1]:
+            kept = kept.take(pa.array(order))
+            groups = groups[order]
+        edges = [0, *(np.flatnonzero(np.diff(to)) + 1).tolist(), to.size]
+        out: list[tuple[int, pa.RecordBatch]] = []
+        for a, b in pairwise(edges):
+            part = kept.slice(a, b - a)
+            if to[a] == HELD:
+                self.hold(self.taken, part, groups[a:b])
+            elif to[a] != NOWHERE:
+                out += [(int(to[a]), p) for p in self._bounded(part)]
+        return out
+
+    def groups_of(self, kept: pa.RecordBatch) -> tuple[NDArray[np.int32], NDArray[np.bool_] | None]:
+        """The group of every row, and which rows have a whole key (None: all)."""
+        columns = [kept.column(name) for name in self._input.key]
+        keys = canonical_keys(columns, self._plan.key_types)
+        return partition_ids(keys.hashes, self._plan.partitions), keys.valid
+
+    def hold(self, sequence: int, rows: pa.RecordBatch, groups: NDArray[np.int32]) -> None:
+        """Keep rows back."""
+        self.held.append((sequence, rows, groups))
+        self.held_bytes += rows.nbytes
+
+    def release(self, chosen: NDArray[np.bool_]) -> list[tuple[int, pa.RecordBatch]]:
+        """Take the held rows of the chosen groups out, in order: (sequence, rows)."""
+        out: list[tuple[int, pa.RecordBatch]] = []
+        held, self.held, self.held_bytes = self.held, deque(), 0
+        for sequence, rows, groups in held:
+            free = chosen[groups]
+            if free.any():
+                taken = rows if free.all() else rows.filter(pa.array(free))
+                out += [(sequence, p) for p in self._bounded(taken)]
+            if not free.all():
+                self.hold(sequence, rows.filter(pa.array(~free)), groups[~free])
+        return out
+
+    def _bounded(self, part: pa.RecordBatch) -> list[pa.RecordBatch]:
+        pieces = -(-part.nbytes // self._piece_bytes)
+        if pieces <= 1:
+            return [part]
+        step = -(-part.num_rows // pieces)
+        return [part.slice(a, step) for a in range(0, part.num_rows, step)]
+
+
+class Splits:
+    """All splits of one query that this processor hosts, and their links to every instance."""
+
+    def __init__(
+        self,
+        query: QueryName,
+        here: ProcessorId,
+        plan: QueryPlan,
+        splits: Iterable[SplitId],
+        known: PartitionMap,
+        *,
+        piece_bytes: int,
+        post: Post,
+        clock: Callable[[], float],
+    ) -> None:
+        self._query = query
+        self._here = here
+        self._plan = plan
+        self._post = post
+        self._clock = clock
+        self._backlog_bytes_max = 2 * piece_bytes
+        self.splits = {s: Split(plan, input_of(s), piece_bytes) for s in splits}
+        self.links: dict[tuple[SplitId, ProcessorId], _Link] = {}
+        self.held = np.zeros(plan.partitions, np.bool_)
+        self.held_since_s = np.zeros(plan.partitions, np.float64)
+        self.held_back_s: deque[float] = deque(maxlen=100_000)  # per group and move, for statistics
+        self.ending = False
+        self.adopt(known)
+
+    def adopt(self, known: PartitionMap) -> None:
+        """Route by this map from now on."""
+        self._map = known
+        self._owners = known.owners
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another batch may be taken in: little waits for credit or is held back."""
+        return self.backlog_bytes < self._backlog_bytes_max
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes that wait for credit or are held back."""
+        waiting = sum(p[1] for link in self.links.values() for p in link.outbox.pending)
+        return waiting + sum(s.held_bytes for s in self.splits.values())
+
+    @property
+    def queued_bytes(self) -> int:
+        """Backlog, and what is sent and not acknowledged."""
+        sent = sum(u[2] for link in self.links.values() for u in link.outbox.unacked)
+        return self.backlog_bytes + sent
+
+    def take(self, split: SplitId, batch: pa.RecordBatch) -> None:
+        """Route a batch of the stream."""
+        one = self.splits[split]
+        for owner, rows in one.cut(batch, self._owners, self.held):
+            self._offer(split, self._map.processors[owner], one.taken, rows)
+        self._flush()
+
+    def hold(self, groups: Iterable[GroupId]) -> None:
+        """From now on keep rows of these groups, also those that still wait for credit."""
+        chosen = np.zeros_like(self.held)
+        chosen[list(groups)] = True
+        self.held |= chosen
+        self.held_since_s[chosen] = self._clock()
+        for (split, to), link in self.links.items():
+            waiting = link.outbox.withdraw(lambda item: isinstance(item, Piece))
+            for piece, _ in waiting:
+                assert isinstance(piece, Piece)
+                self._sort_out(split, to, piece, chosen)
+
+    def mark(self, move: MoveId, chunk: int, to: ProcessorId, splits: Iterable[SplitId]) -> None:
+        """Put a marker behind all that was sent to `to`."""
+        for split in splits:
+            link = self._link(split, to)
+            marker = EndOfMovedPartitions(self._query, move, chunk, split)
+            self._post(split, to, [*link.outbox.mark(marker, self._clock())])
+
+    def release(self, groups: Iterable[GroupId], owner: ProcessorId) -> None:
+        """Send what is held of these groups to `owner`, then route them as usual."""
+        chosen = np.zeros_like(self.held)
+        chosen[list(groups)] = True
+        self.held &= ~chosen
+        self.held_back_s.extend((self._clock() - self.held_since_s[chosen]).tolist())
+        for split, one in self.splits.items():
+            for sequence, rows in one.release(chosen):
+                self._offer(split, owner, sequence, rows)
+        self._flush()
+
+    def acknowledged(
+        self, split: SplitId, source: ProcessorId, number: int, allowed_bytes: int, done: int
+    ) -> None:
+        """An instance tells how far it is."""
+        link = self.links.get((split, source))
+        if link is None:
+            return
+        link.outbox.acknowledged(number, allowed_bytes, self._clock())
+        link.done_number = max(link.done_number, done)
+        while link.undone and link.undone[0][0] <= link.done_number:
+            link.undone.popleft()
+        self._send(split, source, link)
+
+    def end(self, peers: Iterable[ProcessorId]) -> None:
+        """Nothing more is taken in: every instance gets the end once nothing is left before it."""
+        self.ending = True
+        for split, one in self.splits.items():
+            for to in peers:
+                link = self._link(split, to)
+                if not link.ended and not link.outbox.pending and not one.held:
+                    link.ended = True
+                    end = EndOfInput(self._query, split)
+                    self._post(split, to, [*link.outbox.mark(end, self._clock())])
+
+    def joined(self, split: SplitId) -> int:
+        """All batches up to this number are joined, every row of them."""
+        one = self.splits[split]
+        open_ones = [sequence for sequence, _, _ in one.held]
+        for (s, _), link in self.links.items():
+            if s == split:
+                open_ones += [p.sequence for p, _ in link.outbox.pending if isinstance(p, Piece)]
+                open_ones += [sequence for _, sequence in link.undone]
+        return min(open_ones, default=one.taken + 1) - 1
+
+    def resend(self) -> None:
+        """Send again what nobody acknowledged."""
+        for (split, to), link in self.links.items():
+            frames = link.outbox.resend(self._clock())
+            if frames:
+                self._post(split, to, frames)
+
+    def forget(self, gone: ProcessorId) -> None:
+        """Close the links to a processor that has left or died without a group."""
+        for split in self.splits:
+            self.links.pop((split, gone), None)
+
+    def _offer(self, split: SplitId, to: ProcessorId, sequence: int, rows: pa.RecordBatch) -> None:
+        content = rows if to == self._here else to_bytes(rows)
+        piece = Piece(sequence, rows.num_rows, content)
+        self._link(split, to).outbox.offer(piece, piece.size_bytes)
+
+    def _sort_out(
+        self, split: SplitId, to: ProcessorId, piece: Piece, chosen: NDArray[np.bool_]
+    ) -> None:
+        """Put a piece that waited back behind the others, without the rows that are held now."""
+        one = self.splits[split]
+        rows = piece.content
+        if isinstance(rows, bytes):
+            schema = self._plan.inputs[input_of(split)].kept
+            rows = from_bytes(rows, schema, f"a piece of {split}")
+        groups, _ = one.groups_of(rows)
+        mine = chosen[groups]
+        if not mine.any():
+            self._link(split, to).outbox.offer(piece, piece.size_bytes)
+            return
+        one.hold(piece.sequence, rows.filter(pa.array(mine)), groups[mine])
+        if not mine.all():
+            self._offer(split, to, piece.sequence, rows.filter(pa.array(~mine)))
+
+    def _link(self, split: SplitId, to: ProcessorId) -> _Link:
+        link = self.links.get((split, to))
+        if link is None:
+            link = self.links[split, to] = _Link(Outbox(RESEND_S), deque())
+        return link
+
+    def _flush(self) -> None:
+        for (split, to), link in self.links.items():
+            if link.outbox.pending:
+                self._send(split, to, link)
+
+    def _send(self, split: SplitId, to: ProcessorId, link: _Link) -> None:
+        box = link.outbox
+        alone = link.done_number == box.sent_number and box.allowed_bytes > box.sent_bytes
+        frames = box.flush(self._clock(), alone=alone)
+        for number, item in frames:
+            if isinstance(item, Piece):
+                link.undone.append((number, item.sequence))
+        if frames:
+            self._post(split, to, [*frames])
+        elif box.pending and box.allowed_bytes == 0 and box.sent_s == float("-inf"):
+            self._post(split, to, [*box.resend(self._clock())])  # ask for the first credit

@@ -1,0 +1,119 @@
+"""The streams at home on one processor, and which queries' splits listen to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from dovetail_processor.cluster.ingress import Ingress, Sent
+from dovetail_processor.cluster.query_run import QueryRun
+from dovetail_proto.assignment import StreamTask
+from dovetail_proto.errors import Domain, DovetailError, Refusal
+from dovetail_proto.ids import ProcessorId, QueryName, SplitId, StreamName, input_of
+
+BATCH_SHARE = 16
+"""A batch read from a file is at most this part of the memory limit, for all streams together."""
+
+BATCH_BYTES_MAX = 2 << 20
+"""64 K rows of 32 bytes, the batch that the join's kernels are measured with."""
+
+
+class Streams:
+    """See the module. `runs` is the worker's: all queries here, by name."""
+
+    def __init__(self, here: ProcessorId, runs: Mapping[QueryName, QueryRun]) -> None:
+        self._here = here
+        self._runs = runs
+        self._streams: dict[StreamName, Ingress] = {}
+
+    def all(self) -> list[Ingress]:
+        """Every stream."""
+        return list(self._streams.values())
+
+    def get(self, name: StreamName) -> Ingress:
+        """One stream; Refusal if its home is elsewhere."""
+        stream = self._streams.get(name)
+        if stream is None:
+            raise Refusal(
+                Domain.QUERY,
+                f"stream {name!r} has not its home at {self._here!r}",
+                remedy="ask the manager where it is",
+            )
+        return stream
+
+    def set_tasks(self, tasks: Iterable[StreamTask], memory_bytes: int) -> None:
+        """These streams are at home here from now on, and no others."""
+        wanted = {t.name: t for t in tasks}
+        for gone in set(self._streams) - set(wanted):
+            self._streams.pop(gone).close()
+        for name, task in wanted.items():
+            if name in self._streams:
+                self._streams[name].task = task
+            else:
+                share = memory_bytes // BATCH_SHARE // len(wanted)
+                self._streams[name] = Ingress(task, min(max(1, share), BATCH_BYTES_MAX))
+
+    def listen(self) -> None:
+        """Queries may have come: files that somebody listens to are read from now on."""
+        for stream in self.all():
+            listeners = self._listeners(stream)
+            if listeners:
+                try:
+                    stream.listened()
+                except DovetailError as e:
+                    for run, _ in listeners:
+                        run.fail(str(e))
+
+    def accept(self, name: StreamName, sent: Sent) -> None:
+        """A source sent a batch; raises InputError or Refusal."""
+        self.get(name).accept(sent)
+
+    @property
+    def flow(self) -> bool:
+        """Whether `route` would get on."""
+        return any(map(self._flows, self.all()))
+
+    def route(self) -> None:
+        """One batch of every stream whose listeners all have room."""
+        for stream in self.all():
+            if self._flows(stream):
+                self._route(stream)
+
+    def close(self) -> None:
+        """Stop reading files."""
+        for stream in self.all():
+            stream.close()
+
+    def _listeners(self, stream: Ingress) -> list[tuple[QueryRun, SplitId]]:
+        return [
+            (run, split)
+            for run in self._runs.values()
+            if run.listens
+            for split in run.splits.splits
+            if run.task.plan.inputs[input_of(split)].stream == stream.name
+        ]
+
+    def _flows(self, stream: Ingress) -> bool:
+        if not stream.ready:
+            return False
+        listeners = self._listeners(stream)
+        if not listeners:
+            return stream.task.path is None
+        return all(run.takes for run, _ in listeners)
+
+    def _route(self, stream: Ingress) -> None:
+        listeners = self._listeners(stream)
+        try:
+            taken = stream.next()
+        except DovetailError as e:
+            stream.close()
+            for run, _ in listeners:
+                run.fail(str(e))
+            return
+        if taken is None:
+            return
+        batch, routed = taken
+        for run, split in listeners:
+            run.take(split, batch)
+            run.follow_up()
+        if routed is not None:
+            routed(stream.rows)
