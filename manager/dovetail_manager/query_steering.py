@@ -215,9 +215,9 @@ class QuerySteering:
         puts = {query.key: None, map_key(name): None, **also}
         return self._outputs([Persist(("dropped", name), puts)], now_s)
 
-    def write(self, what: str, puts: Puts, *, now_s: float) -> list[Output]:
+    def write(self, tag: tuple[str, ...], puts: Puts, *, now_s: float) -> list[Output]:
         """Write what only the caller understands, in order with everything else."""
-        return self._outputs([Persist((what,), puts)], now_s)
+        return self._outputs([Persist(tag, puts)], now_s)
 
     # Rounds ---------------------------------------------------------------------------------------
 

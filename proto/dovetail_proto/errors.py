@@ -114,6 +114,7 @@ class Domain(StrEnum):
     EPOCH = "epoch"  # from a manager that has been replaced
     MEMBER = "member"  # an unknown, dead or wrong processor
     QUERY = "query"  # an unknown or ended query
+    STREAM = "stream"  # an unknown or ended stream
     MOVE = "move"  # an unknown or ended move
     STEP = "step"  # a step that does not follow from where the move stands
     MAP = "map"  # a partition map that skips versions or names unknown owners

@@ -8,100 +8,253 @@ refusal, `details["reason"]` is `unknown` (no such thing), `exists` (the name is
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from dovetail_manager.admin import status
+from dovetail_manager.admin.requests import place, read_schema, spec_of
+from dovetail_manager.chronicle import (
+    KEEP,
+    adaptations_history,
+    decision_from_record,
+    decision_status,
+    move_from_record,
+    move_status,
+    moves_history,
+)
+from dovetail_manager.cluster import Cluster
+from dovetail_manager.governor import Governor
+from dovetail_manager.planner import plan_query
+from dovetail_manager.steering import Output
 from dovetail_proto import admin as a
+from dovetail_proto.assignment import Phase
+from dovetail_proto.errors import Domain, Refusal
+from dovetail_proto.ids import GroupId, ProcessorId, QueryName, StreamName, check_name
+
+LET_GO_S = 10.0
+"""How long a drop waits for processors to let go of a query: some heartbeats."""
+
+LET_GO_POLL_S = 0.05
+
+T = TypeVar("T")
 
 
 class AdminService:
-    """The verbs of one manager."""
+    """The verbs of one manager; `name` is what it calls itself."""
+
+    def __init__(self, cluster: Cluster, *, name: str, spill_root: str | None = None) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._spill_root = spill_root  # where spilled state goes that no submission gives a place
 
     # Streams --------------------------------------------------------------------------------------
 
     def create_stream(self, request: a.CreateStream) -> a.StreamStatus:
         """Declare a stream; Refusal if the name is taken, ConfigError if the schema is none."""
-        raise NotImplementedError
+        name = StreamName(check_name("stream", request.name))
+        schema = read_schema(name, request.schema)
+        path = place("path", request.path)
+        return self._do(
+            lambda g, now_s: g.create_stream(name, schema, path, now_s=now_s),
+            lambda g: status.stream_status(g, name),
+        )
 
     def end_stream(self, ref: a.StreamRef) -> a.StreamStatus:
         """Say that nothing more will be sent; ending it twice is no error."""
-        raise NotImplementedError
+        return self._do(
+            lambda g, now_s: g.end_stream(StreamName(ref.name), now_s=now_s),
+            lambda g: status.stream_status(g, ref.name),
+        )
 
     def get_stream(self, ref: a.StreamRef) -> a.StreamStatus:
         """One stream."""
-        raise NotImplementedError
+        return self._cluster.look(lambda g: status.stream_status(g, ref.name))
 
     def list_streams(self) -> a.Streams:
         """All streams, by name."""
-        raise NotImplementedError
+        return self._cluster.look(
+            lambda g: a.Streams(tuple(status.stream_status(g, n) for n in status.names(g)[0]))
+        )
 
     # Queries --------------------------------------------------------------------------------------
 
     def submit(self, request: a.Submit) -> a.QueryStatus:
-        """Plan a query over the declared streams and start it on all processors."""
-        raise NotImplementedError
+        """Plan a query over the declared streams and start it on all processors.
+
+        ConfigError or QueryError if it cannot be planned; Refusal if the name is taken.
+        """
+        name = QueryName(check_name("query", request.name))
+        schemas = self._cluster.look(
+            lambda g: {n: record.schema for n, record in g.catalog.streams.wanted.items()}
+        )
+        # Planning asks DuckDB and takes a while: not on the machine's thread.
+        plan = plan_query(request.sql, schemas, name=name, partitions=request.partitions)
+        spec = spec_of(request, plan, self._spill_root, self._cluster.now_s())
+        return self._do(
+            lambda g, now_s: g.submit(
+                spec,
+                weights=request.weights or None,
+                expected_bytes=request.expected_state_bytes or None,
+                now_s=now_s,
+            ),
+            lambda g: status.query_status(g, name),
+        )
 
     def close_query(self, ref: a.QueryRef) -> a.QueryStatus:
         """Take nothing more in and close it; returns at once, `get_query` tells when it is done."""
-        raise NotImplementedError
+        return self._phase(ref, Phase.CLOSING)
 
     def pause_query(self, ref: a.QueryRef) -> a.QueryStatus:
         """Take nothing in until `resume_query`; nothing adapts meanwhile."""
-        raise NotImplementedError
+        return self._phase(ref, Phase.PAUSED)
 
     def resume_query(self, ref: a.QueryRef) -> a.QueryStatus:
         """Go on after `pause_query`."""
-        raise NotImplementedError
+        return self._phase(ref, Phase.RUNNING)
 
     def get_query(self, ref: a.QueryRef) -> a.QueryStatus:
         """One query, also when it has ended."""
-        raise NotImplementedError
+        return self._cluster.look(lambda g: status.query_status(g, ref.name))
 
     def list_queries(self) -> a.Queries:
         """All queries, by name, also those that have ended."""
-        raise NotImplementedError
+        return self._cluster.look(
+            lambda g: a.Queries(tuple(status.query_status(g, n) for n in status.names(g)[1]))
+        )
 
     def drop_query(self, ref: a.QueryRef) -> a.QueryStatus:
-        """Forget a query that is closed or failed, so that its name is free; its last status."""
-        raise NotImplementedError
+        """Forget a query that is closed or failed, so that its name is free; its last status.
+
+        Waits a little for processors to let go of it; Refusal of domain `busy` if they do not.
+        """
+        until_s = time.monotonic() + LET_GO_S
+
+        def drop(g: Governor, now_s: float) -> tuple[a.QueryStatus, list[Output]]:
+            last = status.query_status(g, ref.name)
+            return last, g.drop(QueryName(ref.name), now_s=now_s)
+
+        while True:
+            try:
+                return self._cluster.call(drop)
+            except Refusal as e:
+                if e.domain is not Domain.BUSY or time.monotonic() > until_s:
+                    raise
+            self._cluster.ended.wait(LET_GO_POLL_S)
 
     def set_policy(self, request: a.SetPolicy) -> a.QueryStatus:
         """Adapt by another policy from now on."""
-        raise NotImplementedError
+        name = QueryName(request.query)
+        return self._do(
+            lambda g, now_s: g.set_policy(name, request.policy, now_s=now_s),
+            lambda g: status.query_status(g, name),
+        )
 
     # Groups and moves -----------------------------------------------------------------------------
 
     def list_partitions(self, ref: a.QueryRef) -> a.Partitions:
         """Who owns which group."""
-        raise NotImplementedError
+        return self._cluster.look(lambda g: status.partitions(g, ref.name))
 
     def list_moves(self, ref: a.QueryRef) -> a.Moves:
         """Moves under way and ended ones, newest first."""
-        raise NotImplementedError
+
+        def here(g: Governor) -> list[a.MoveStatus]:
+            query = g.steering.queries[g.catalog.spec(ref.name).name]
+            ended = [m for m in g.ended_moves.values() if m.query == query.name]
+            return [move_status(m) for m in (*query.coordinator.moves.values(), *ended)]
+
+        # In this order: a move that ends meanwhile is seen twice, not missed.
+        moves = {m.id: m for m in self._cluster.look(here)}
+        history = moves_history(QueryName(ref.name))
+        for _, text in self._cluster.store.records(history, newest=KEEP):
+            move = move_from_record(text)
+            moves[move.id] = move
+        return a.Moves(tuple(moves[i] for i in sorted(moves, reverse=True)))
 
     def list_adaptations(self, ref: a.QueryRef) -> a.Adaptations:
         """Decisions and why nothing was done, newest first."""
-        raise NotImplementedError
+
+        def here(g: Governor) -> dict[int, a.AdaptationRecord]:
+            query = g.steering.queries[g.catalog.spec(ref.name).name]
+            history = query.admission.history
+            return {g.decisions.number(r): decision_status(r) for r in history}
+
+        newer = self._cluster.look(here)
+        history = adaptations_history(QueryName(ref.name))
+        stored = self._cluster.store.records(history, newest=KEEP)
+        records = {number: decision_from_record(text) for number, text in stored} | newer
+        return a.Adaptations(tuple(records[n] for n in sorted(records, reverse=True)))
 
     def move(self, request: a.MoveGroups) -> a.MoveStatus:
         """Begin to move one processor's groups; returns when the move is written down."""
-        raise NotImplementedError
+        groups = _groups(request.groups)
+
+        def begin(g: Governor, now_s: float) -> tuple[a.MoveStatus, list[Output]]:
+            name, to = QueryName(request.query), ProcessorId(request.to)
+            move, out = g.move(name, groups, to, now_s=now_s)
+            return move_status(move), out
+
+        return self._cluster.call(begin)
 
     def pin(self, request: a.Pin) -> a.Partitions:
         """Keep groups where they are, or let them go again."""
-        raise NotImplementedError
+        name, groups = QueryName(request.query), _groups(request.groups)
+        return self._do(
+            lambda g, now_s: g.pin(name, groups, request.pinned, now_s=now_s),
+            lambda g: status.partitions(g, name),
+        )
 
     def rebalance(self, request: a.Rebalance) -> a.Adaptations:
         """Let the policy decide now, whatever the interval; with `dry_run` only tell."""
-        raise NotImplementedError
+
+        def decide(g: Governor, now_s: float) -> tuple[a.Adaptations, list[Output]]:
+            name = QueryName(request.query)
+            made, out = g.rebalance(name, dry_run=request.dry_run, now_s=now_s)
+            return a.Adaptations(tuple(decision_status(r) for r in reversed(made))), out
+
+        return self._cluster.call(decide)
 
     # The cluster ----------------------------------------------------------------------------------
 
     def get_cluster(self) -> a.ClusterStatus:
         """The manager and its processors."""
-        raise NotImplementedError
+        return self._cluster.look(
+            lambda g: status.cluster_status(g, self._name, self._cluster.started_s)
+        )
 
     def leave(self, ref: a.ProcessorRef) -> a.ProcessorStatus:
         """Move a processor's groups away and let it go; returns when that has begun."""
-        raise NotImplementedError
+        return self._do(
+            lambda g, now_s: g.leave(ProcessorId(ref.name), now_s=now_s),
+            lambda g: status.processor_status(g, ref.name),
+        )
 
     def events(self, since: int, wait_s: float = 0.0) -> a.Events:
         """Events after number `since`; waits up to `wait_s` for the first one."""
-        raise NotImplementedError
+        return self._cluster.events.since(since, wait_s)
+
+    # Parts ----------------------------------------------------------------------------------------
+
+    def _do(
+        self,
+        verb: Callable[[Governor, float], Iterable[Output]],
+        tell: Callable[[Governor], T],
+    ) -> T:
+        """Run a verb until it is durable; what there is to tell right after it."""
+
+        def run(g: Governor, now_s: float) -> tuple[T, Iterable[Output]]:
+            outputs = verb(g, now_s)
+            return tell(g), outputs
+
+        return self._cluster.call(run)
+
+    def _phase(self, ref: a.QueryRef, phase: Phase) -> a.QueryStatus:
+        return self._do(
+            lambda g, now_s: g.set_phase(QueryName(ref.name), phase, now_s=now_s),
+            lambda g: status.query_status(g, ref.name),
+        )
+
+
+def _groups(groups: Sequence[int]) -> list[GroupId]:
+    return [GroupId(g) for g in groups]

@@ -123,7 +123,7 @@ def one_of(kinds: type[StrEnum]) -> Codec:
     def read(value: str, where: str) -> str:
         if value not in set(kinds):
             raise refuse(where, value, f"one of {', '.join(kinds)}")
-        return value
+        return kinds(value)
 
     return Codec(read, str)
 

@@ -1,0 +1,153 @@
+"""The machine's state as people see it: from `Governor` to the plain types of the admin service."""
+
+from __future__ import annotations
+
+from dovetail_manager.catalog import End, StreamRecord, totals
+from dovetail_manager.governor import Governor
+from dovetail_manager.membership import IN, Member
+from dovetail_proto import admin as a
+from dovetail_proto.errors import Domain, Refusal
+from dovetail_proto.ids import GroupId, ProcessorId, QueryName, StreamName
+from dovetail_proto.messages import StreamLoad
+
+
+def stream_status(governor: Governor, name: str) -> a.StreamStatus:
+    """One stream; Refusal if there is none."""
+    record = governor.catalog.stream(name)
+    home = governor.steering.membership.members.get(record.home)
+    load = _stream_load(governor, record)
+    return a.StreamStatus(
+        name=record.name,
+        schema=record.schema.serialize().to_pybytes(),
+        rows=load.rows,
+        ended=record.ended or load.ended,
+        drained=load.ended,
+        home=record.home,
+        address=home.address if home is not None and home.state in IN else "",
+        path=record.path or "",
+        created_s=record.created_s,
+    )
+
+
+def query_status(governor: Governor, name: str) -> a.QueryStatus:
+    """One query; Refusal if there is none."""
+    spec = governor.catalog.spec(name)
+    query = governor.steering.queries[spec.name]
+    instances = governor.instances(spec.name)
+    summed = totals(len(spec.plan.inputs), instances)
+    inputs = zip(spec.plan.inputs, summed.rows_in, strict=True)
+    return a.QueryStatus(
+        name=spec.name,
+        state=str(spec.end or spec.phase),
+        phase=str(spec.phase),
+        cause=query.cause,
+        policy=spec.policy,
+        sql=spec.plan.sql,
+        schema=spec.plan.output_schema.serialize().to_pybytes(),
+        partitions=spec.plan.partitions,
+        map_version=query.coordinator.map.version,
+        held_bytes=summed.held_bytes,
+        spilled_bytes=summed.spilled_bytes,
+        produced=summed.produced,
+        results=summed.results,
+        checksum=summed.checksum,
+        pushes=summed.pushes,
+        spilled_groups=summed.spilled_groups,
+        queued_bytes=summed.queued_bytes,
+        inputs=tuple(a.InputStatus(i.alias, i.stream, rows) for i, rows in inputs),
+        instances=tuple(
+            a.InstanceStatus(
+                processor=i.processor,
+                stage=str(i.load.stage),
+                groups=i.load.groups,
+                held_bytes=i.load.held_bytes,
+                spilled_bytes=i.load.spilled_bytes,
+                produced=i.load.produced,
+                results=i.load.results,
+                checksum=i.load.checksum,
+                pushes=i.load.pushes,
+                spilled_groups=i.load.spilled_groups,
+                queued_bytes=i.load.queued_bytes,
+                peak_state_bytes=i.load.peak_state_bytes,
+            )
+            for i in instances
+        ),
+        results_place=spec.results or "",
+        counting=spec.counting,
+        spill=spec.spill or "",
+        created_s=spec.created_s,
+        ended_s=spec.ended_s if spec.end is not End.NOT_YET else 0.0,
+    )
+
+
+def processor_status(governor: Governor, name: str) -> a.ProcessorStatus:
+    """One processor that is or was a member; Refusal if there was none."""
+    member = governor.steering.membership.members.get(ProcessorId(name))
+    if member is None:
+        raise Refusal(Domain.MEMBER, f"processor {name!r} is unknown", reason="unknown")
+    return _member_status(governor, member)
+
+
+def cluster_status(governor: Governor, name: str, started_s: float) -> a.ClusterStatus:
+    """The manager and everyone who ever joined, by name."""
+    members = governor.steering.membership.members
+    return a.ClusterStatus(
+        name=name,
+        epoch=governor.steering.epoch,
+        version=governor.steering.settings.version,
+        started_s=started_s,
+        processors=tuple(_member_status(governor, members[p]) for p in sorted(members)),
+    )
+
+
+def partitions(governor: Governor, name: str) -> a.Partitions:
+    """Who owns which group of a query."""
+    spec = governor.catalog.spec(name)
+    query = governor.steering.queries[spec.name]
+    known = query.coordinator.map
+    return a.Partitions(
+        known.version,
+        tuple(
+            a.PartitionStatus(g, known.owner(GroupId(g)), int(known.since[g]), g in query.pinned)
+            for g in range(known.partitions)
+        ),
+    )
+
+
+def names(governor: Governor) -> tuple[list[StreamName], list[QueryName]]:
+    """All streams and all queries, by name."""
+    streams = [s.name for _, s in sorted(governor.catalog.streams.wanted.items())]
+    return streams, [q.name for _, q in sorted(governor.catalog.specs.wanted.items())]
+
+
+def _member_status(governor: Governor, member: Member) -> a.ProcessorStatus:
+    load = governor.steering.load
+    beat = load.beats.get(member.processor)
+    if beat is not None and beat.incarnation != member.incarnation:
+        beat = None
+    here = member.state in IN
+    return a.ProcessorStatus(
+        name=member.processor,
+        state=str(member.state),
+        cause=member.cause,
+        address=member.address,
+        incarnation=member.incarnation,
+        memory_limit_bytes=member.memory_limit_bytes,
+        used_bytes=beat.used_bytes if beat and here else 0,
+        held_bytes=sum(x.held_bytes for x in beat.loads) if beat and here else 0,
+        queued_bytes=sum(x.queued_bytes for x in beat.loads) if beat and here else 0,
+        groups=sum(x.groups for x in beat.loads) if beat and here else 0,
+        rate=load.rate(member) if here else 0.0,
+        rss_bytes=beat.rss_bytes if beat and here else 0,
+        peak_rss_bytes=beat.peak_rss_bytes if beat else 0,
+        cpu_share=beat.cpu_share if beat and here else 0.0,
+        heard_s=member.heard_s,
+    )
+
+
+def _stream_load(governor: Governor, record: StreamRecord) -> StreamLoad:
+    beat = governor.steering.load.beats.get(record.home)
+    for load in beat.streams if beat else ():
+        if load.stream == record.name:
+            return load
+    return StreamLoad(record.name, 0, False)

@@ -1,0 +1,122 @@
+"""Who has been told what to run: one version for the whole cluster, told again until it is known.
+
+    a stream, a query or a member changed, and that is durable ─▶ next version ─▶ Assign to everyone
+    heartbeat of p1 names the version ─▶ p1 is left alone; until then it is told every second
+
+Versions grow within an epoch and from epoch to epoch, so that a version which a processor had from
+a former manager is never taken for one of this manager's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dovetail_manager.adaptation.policies import policy
+from dovetail_manager.catalog import Catalog, End, Spec
+from dovetail_manager.moves.protocol import Send
+from dovetail_manager.steering import Steering
+from dovetail_proto.assignment import Assignment, QueryTask, StreamTask
+from dovetail_proto.ids import ProcessorId
+from dovetail_proto.messages import Assign
+
+RESEND_S = 1.0
+"""As often as a heartbeat can tell that it has arrived."""
+
+EPOCH_SHIFT = 24
+"""Sixteen million changes in one manager's term; epochs of ten digits still fit 63 bits."""
+
+
+class Assignments:
+    """What every member is to run, and how far it knows."""
+
+    def __init__(self, steering: Steering, catalog: Catalog) -> None:
+        self._steering = steering
+        self._catalog = catalog
+        self.first = (steering.epoch << EPOCH_SHIFT) + 1
+        self.version = self.first
+        self._known: dict[ProcessorId, int] = {}  # version that a member says it carries out
+        self._sent_s: dict[ProcessorId, float] = {}  # when it was last told; not yet: left out
+
+    def changed(self) -> None:
+        """Something that processors must know is durable: everyone is told anew."""
+        self.version += 1
+        self._sent_s.clear()
+
+    def joined(self, processor: ProcessorId) -> None:
+        """A processor has (again) attached itself: what it was told may be lost."""
+        self._known.pop(processor, None)
+        self._sent_s.pop(processor, None)
+
+    def heard(self, processor: ProcessorId, assigned: int) -> None:
+        """A heartbeat names the version that is carried out there."""
+        self._known[processor] = assigned
+
+    def known_everywhere(self, version: int) -> bool:
+        """Whether every member carries out `version` or a later one."""
+        return all(
+            self._known.get(m.processor, 0) >= version for m in self._steering.membership.alive()
+        )
+
+    def due(self, now_s: float) -> list[Send]:
+        """Assignments to send now."""
+        out: list[Send] = []
+        for processor in self._untold():
+            if now_s >= self._sent_s.get(processor, float("-inf")) + RESEND_S:
+                self._sent_s[processor] = now_s
+                made = self.of(processor)
+                out.append(Send(processor, Assign(made.epoch, made.version, made.to_json())))
+        return out
+
+    def next_s(self) -> float:
+        """When `due` will have something to send, if nothing happens before."""
+        times = [self._sent_s.get(p, float("-inf")) + RESEND_S for p in self._untold()]
+        return min(times, default=float("inf"))
+
+    def of(self, processor: ProcessorId) -> Assignment:
+        """All that `processor` is to run, as far as it is durable."""
+        members = self._steering.membership.alive()
+        return Assignment(
+            self._steering.epoch,
+            self.version,
+            {m.processor: m.address for m in members if m.address},
+            tuple(
+                StreamTask(s.name, s.schema, s.ended, s.path)
+                for _, s in sorted(self._catalog.streams.durable.items())
+                if s.home == processor
+            ),
+            tuple(
+                self._task(spec)
+                for _, spec in sorted(self._catalog.specs.durable.items())
+                if self._runs(spec, processor)
+            ),
+        )
+
+    def _untold(self) -> list[ProcessorId]:
+        return [
+            m.processor
+            for m in self._steering.membership.alive()
+            if not self._steering.unwritten[m.processor]
+            and self._known.get(m.processor) != self.version
+        ]
+
+    def _runs(self, spec: Spec, processor: ProcessorId) -> bool:
+        """Whether a processor has to know of a query: until it has closed or dropped it."""
+        if spec.end is End.CLOSED or spec.settled:
+            return False
+        query = self._steering.queries[spec.name]
+        return not query.told or processor in query.stopping
+
+    def _task(self, spec: Spec) -> QueryTask:
+        query = self._steering.queries[spec.name]
+        return QueryTask(
+            name=spec.name,
+            plan=spec.plan,
+            map=query.coordinator.map,
+            split_hosts=query.split_hosts,
+            phase=spec.phase,
+            disk=replace(spec.disk, allowed=policy(spec.policy).spills_locally),
+            spill=spec.spill,
+            results=spec.results,
+            counting=spec.counting,
+            run=f"{spec.name}-{int(spec.created_s * 1e6)}",
+        )

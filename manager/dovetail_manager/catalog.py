@@ -1,0 +1,274 @@
+"""Streams and queries as people declared them, and what every processor is told to run of them.
+
+    stream trades ── home p1 ──┐
+    stream quotes ── home p2 ──┤ query prices: plan · phase · where results and spill go
+                               ▼
+    Assignment for p1: peers · streams at home there · all queries that run
+
+Records are immutable; a change is a new record. `wanted` is what was decided, `durable` what the
+store has confirmed: processors are told nothing else, so that a successor never has to take back
+what somebody already does. Read `governor` next: it makes the changes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+import pyarrow as pa
+
+from dovetail_proto.assignment import DiskSettings, Phase
+from dovetail_proto.errors import ConfigError, Domain, DovetailError, Refusal
+from dovetail_proto.ids import ProcessorId, QueryName, StreamName
+from dovetail_proto.messages import QueryLoad, Stage
+from dovetail_proto.query import QueryPlan, plan_from_json
+
+CHECKSUM_MODULUS = 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRecord:
+    """A declared stream."""
+
+    name: StreamName
+    schema: pa.Schema
+    home: ProcessorId
+    created_s: float
+    ended: bool = False  # nothing more may be sent
+    path: str | None = None  # the home reads this instead of taking what is sent
+
+    @property
+    def key(self) -> str:
+        """Where it is stored."""
+        return f"stream/{self.name}"
+
+    def to_json(self) -> str:
+        """The record."""
+        return json.dumps(
+            {
+                "name": self.name,
+                "schema": base64.b64encode(self.schema.serialize().to_pybytes()).decode(),
+                "home": self.home,
+                "created_s": self.created_s,
+                "ended": self.ended,
+                "path": self.path,
+            }
+        )
+
+
+class End(StrEnum):
+    """How a query ended."""
+
+    NOT_YET = ""
+    CLOSED = "closed"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """The last that one incarnation of a processor reported of a query."""
+
+    processor: ProcessorId
+    incarnation: int
+    load: QueryLoad
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A submitted query, until it is dropped."""
+
+    name: QueryName
+    plan: QueryPlan
+    policy: str
+    disk: DiskSettings  # `allowed` follows from the policy
+    created_s: float
+    phase: Phase = Phase.RUNNING
+    spill: str | None = None
+    results: str | None = None
+    counting: bool = False
+    end: End = End.NOT_YET
+    ended_s: float = 0.0
+    instances: tuple[Instance, ...] = ()  # of those who left; of all, once it has ended
+    settled: bool = False  # it has failed, and everyone has dropped it
+
+    @property
+    def key(self) -> str:
+        """Where it is stored."""
+        return f"spec/{self.name}"
+
+    def with_instances(self, instances: tuple[Instance, ...]) -> Spec:
+        """The spec with newer reports; those of the same incarnation are replaced."""
+        merged = {(i.processor, i.incarnation): i for i in (*self.instances, *instances)}
+        return replace(self, instances=tuple(merged[k] for k in sorted(merged)))
+
+    def to_json(self) -> str:
+        """The record."""
+        return json.dumps(
+            {
+                "name": self.name,
+                "plan": self.plan.to_json(),
+                "policy": self.policy,
+                "disk": asdict(self.disk),
+                "created_s": self.created_s,
+                "phase": self.phase,
+                "spill": self.spill,
+                "results": self.results,
+                "counting": self.counting,
+                "end": self.end,
+                "ended_s": self.ended_s,
+                "instances": [[i.processor, i.incarnation, asdict(i.load)] for i in self.instances],
+                "settled": self.settled,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over all instances of a query."""
+
+    held_bytes: int
+    spilled_bytes: int
+    produced: int
+    results: int
+    checksum: int
+    pushes: int
+    spilled_groups: int
+    queued_bytes: int
+    rows_in: tuple[int, ...]
+
+
+def totals(inputs: int, instances: tuple[Instance, ...]) -> Totals:
+    """Sum what the instances reported; a checksum wraps at 2**64."""
+    loads = [i.load for i in instances]
+    return Totals(
+        held_bytes=sum(x.held_bytes for x in loads),
+        spilled_bytes=sum(x.spilled_bytes for x in loads),
+        produced=sum(x.produced for x in loads),
+        results=sum(x.results for x in loads),
+        checksum=sum(x.checksum for x in loads) % CHECKSUM_MODULUS,
+        pushes=sum(x.pushes for x in loads),
+        spilled_groups=sum(x.spilled_groups for x in loads),
+        queued_bytes=sum(x.queued_bytes for x in loads),
+        rows_in=tuple(
+            sum(x.rows_in[n] for x in loads if n < len(x.rows_in)) for n in range(inputs)
+        ),
+    )
+
+
+Kept = TypeVar("Kept", StreamRecord, Spec)
+
+
+@dataclass(slots=True)
+class Shelf(Generic[Kept]):
+    """One kind of record by name."""
+
+    read: Callable[[str], Kept]
+    wanted: dict[str, Kept] = field(default_factory=dict)  # as decided
+    durable: dict[str, Kept] = field(default_factory=dict)  # as the store has it
+
+    def confirmed(self, name: str, text: str | None) -> None:
+        """The store has this record now, or has dropped it."""
+        if text is None:
+            self.durable.pop(name, None)
+        else:
+            self.durable[name] = self.read(text)
+
+
+class Catalog:
+    """All streams and all queries."""
+
+    def __init__(self) -> None:
+        self.streams: Shelf[StreamRecord] = Shelf(stream_from_json)
+        self.specs: Shelf[Spec] = Shelf(spec_from_json)
+
+    def resume(self, entries: Mapping[str, str]) -> None:
+        """Take over what the store holds."""
+        self.confirmed(entries)
+        self.streams.wanted = dict(self.streams.durable)
+        self.specs.wanted = dict(self.specs.durable)
+
+    def confirmed(self, puts: Mapping[str, str | None]) -> bool:
+        """A write is durable; whether it was about a stream or a query's spec."""
+        concerned = False
+        for key, text in puts.items():
+            kind, _, name = key.partition("/")
+            if kind == "stream":
+                self.streams.confirmed(name, text)
+                concerned = True
+            elif kind == "spec":
+                self.specs.confirmed(name, text)
+                concerned = True
+        return concerned
+
+    def stream(self, name: str) -> StreamRecord:
+        """A stream by its name; Refusal if there is none."""
+        if name not in self.streams.wanted:
+            raise Refusal(
+                Domain.STREAM,
+                f"stream {name!r} is unknown",
+                remedy="create it first",
+                reason="unknown",
+            )
+        return self.streams.wanted[name]
+
+    def spec(self, name: str) -> Spec:
+        """A query by its name; Refusal if there is none."""
+        if name not in self.specs.wanted:
+            raise Refusal(Domain.QUERY, f"query {name!r} is unknown", reason="unknown")
+        return self.specs.wanted[name]
+
+
+def stream_from_json(text: str) -> StreamRecord:
+    """Read a stream's record; ConfigError if it is none."""
+    try:
+        raw: dict[str, Any] = json.loads(text)
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(raw["schema"])))
+        return StreamRecord(
+            StreamName(raw["name"]),
+            schema,
+            ProcessorId(raw["home"]),
+            float(raw["created_s"]),
+            bool(raw["ended"]),
+            raw["path"],
+        )
+    except (KeyError, TypeError, ValueError, pa.ArrowException) as e:
+        raise _damaged("stream", e) from e
+
+
+def spec_from_json(text: str) -> Spec:
+    """Read a query's spec; ConfigError if it is none."""
+    try:
+        raw: dict[str, Any] = json.loads(text)
+        return Spec(
+            name=QueryName(raw["name"]),
+            plan=plan_from_json(raw["plan"]),
+            policy=raw["policy"],
+            disk=DiskSettings(**raw["disk"]),
+            created_s=float(raw["created_s"]),
+            phase=Phase(raw["phase"]),
+            spill=raw["spill"],
+            results=raw["results"],
+            counting=bool(raw["counting"]),
+            end=End(raw["end"]),
+            ended_s=float(raw["ended_s"]),
+            instances=tuple(
+                Instance(ProcessorId(p), int(n), _load(fields)) for p, n, fields in raw["instances"]
+            ),
+            settled=bool(raw["settled"]),
+        )
+    except (KeyError, TypeError, ValueError, DovetailError) as e:
+        raise _damaged("query", e) from e
+
+
+def _load(fields: dict[str, Any]) -> QueryLoad:
+    return QueryLoad(
+        **{**fields, "rows_in": tuple(fields["rows_in"]), "stage": Stage(fields["stage"])}
+    )
+
+
+def _damaged(kind: str, error: Exception) -> ConfigError:
+    return ConfigError(f"not the record of a {kind}: {error}", remedy="restore the manager's store")

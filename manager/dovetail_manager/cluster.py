@@ -1,0 +1,316 @@
+"""The manager's shell: one thread owns the machine, everybody else sends it events.
+
+    control streams ─ deliver ─┐              ┌─▶ outgoing queue of that processor's stream
+    admin threads ─── call ────┤─▶ one thread ┼─▶ store writer ─▶ confirmed, failed, lost
+    store writer ── confirmed ─┘   + ticks    └─▶ event log
+
+A call runs on that thread and returns when whatever it wrote is durable. A message to a processor
+that is not attached is dropped: the protocols send again. When the office is lost, or on a defect,
+the manager ends: it holds no truth, and whoever is started next goes on from the store.
+
+Times are seconds since 1970 that never jump: the wall clock at the start, then the monotonic one.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import structlog
+
+from dovetail_manager.chronicle import Chronicle
+from dovetail_manager.event_log import EventLog
+from dovetail_manager.governor import Effect, Governor, Happened
+from dovetail_manager.moves.journal import Write
+from dovetail_manager.moves.protocol import Send, StepDown
+from dovetail_manager.steering import Output, SteeringSettings
+from dovetail_manager.store import Office, Store
+from dovetail_manager.store_writer import StoreWriter
+from dovetail_proto.errors import Domain, DovetailError, Refusal
+from dovetail_proto.ids import ProcessorId
+from dovetail_proto.messages import ControlMessage, Join
+from dovetail_proto.transport import Unreachable
+
+EVENTS_QUEUED_MAX = 10_000
+"""Messages that wait for the machine; a full queue stops the reading of control streams."""
+
+CALL_TIMEOUT_S = 30.0
+"""Longer than the store's own patience: beyond it, the store is away."""
+
+TICK_S_MAX = 1.0
+"""The machine is given the time at least this often."""
+
+TICKS_PER_SILENCE = 4
+"""And this often while a silent processor is waited for: a machine that hears the time more rarely
+takes itself for the one that slept, and blames nobody."""
+
+T = TypeVar("T")
+log = structlog.get_logger()
+
+
+class Link(Protocol):
+    """A processor's control stream, as the manager sees it. No method blocks."""
+
+    def send(self, message: ControlMessage) -> None:
+        """Queue a message; dropped if the queue is full or the link closed."""
+
+    def close(self, cause: DovetailError | None = None) -> None:
+        """End the stream."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A call whose writes are not durable yet."""
+
+    revision: int
+    answer: Future[Any]
+    value: Any
+
+
+class Stopped(DovetailError):  # noqa: N818 - an outcome, not a fault
+    """The manager has ended; `__cause__` says why, if it did not end by itself."""
+
+    code = "manager-stopped"
+    retry = True
+    exit_code = 7
+
+
+class Cluster:
+    """See the module. `ended` is set when the manager is over; `cause` says why, if not asked."""
+
+    def __init__(self, store: Store, office: Office, settings: SteeringSettings) -> None:
+        self._wall_s = time.time() - time.monotonic()
+        self.store = store
+        self.epoch = office.epoch
+        self.started_s = self.now_s()
+        self.events = EventLog()
+        self.ended = threading.Event()
+        self._tick_s = min(TICK_S_MAX, settings.dead_after_s / TICKS_PER_SILENCE)
+        self._ticked_s = self.started_s
+        self.cause: DovetailError | None = None
+        self._queue: queue.Queue[Callable[[], None]] = queue.Queue(EVENTS_QUEUED_MAX)
+        self._links: dict[ProcessorId, Link] = {}  # touched by the loop's thread only
+        self._waiting: list[_Waiting] = []  # likewise; by revision
+        self._answers: set[Future[Any]] = set()  # that somebody waits for
+        self._drained = False  # no answer comes any more
+        self._lock = threading.Lock()  # of the two above
+        self._writer = StoreWriter(
+            store,
+            office.epoch,
+            confirmed=lambda r: self._post(lambda: self._confirmed(r)),
+            failed=lambda: self._post(lambda: self._act(self._governor.store_failed())),
+            recorded=lambda m: self._post(
+                lambda: self._act(self._governor.recorded(m, self.now_s()))
+            ),
+            lost=lambda e: self._post(lambda: self._end(e)),
+        )
+        self._governor, self._first = Governor.resume(*office, settings, self.started_s)
+        self._thread = threading.Thread(target=self._run, name="manager", daemon=True)
+
+    def now_s(self) -> float:
+        """Seconds since 1970, without jumps."""
+        return self._wall_s + time.monotonic()
+
+    def start(self) -> None:
+        """Begin."""
+        self._writer.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; open moves are left to a successor, which finds them in the store."""
+        self._post(lambda: self._end(None))
+        self._thread.join()
+        self._writer.stop()
+
+    # From other threads ---------------------------------------------------------------------------
+
+    def call(self, verb: Callable[[Governor, float], tuple[T, Iterable[Output]]]) -> T:
+        """Run `verb` on the machine's thread; returns its value when its writes are durable.
+
+        Raises what the verb raises; Stopped if the manager has ended, Unreachable if the store
+        does not answer (the writes are then done when it does).
+        """
+        answer: Future[T] = self._awaited()
+
+        def run() -> None:
+            now_s = self.now_s()
+            try:
+                value, outputs = verb(self._governor, now_s)
+            except DovetailError as e:
+                answer.set_exception(e)
+                return
+            journal = self._governor.steering.journal
+            self._act(self._governor.effects(outputs, now_s))
+            revision = journal.revision + len(journal.queue)
+            if revision == journal.revision:
+                answer.set_result(value)
+            else:
+                self._waiting.append(_Waiting(revision, answer, value))
+
+        self._post(run)
+        try:
+            return answer.result(CALL_TIMEOUT_S)
+        except TimeoutError:
+            raise Unreachable(
+                "the manager's store does not answer",
+                remedy="see to the store; what was asked is done when it answers",
+            ) from None
+
+    def look(self, at: Callable[[Governor], T]) -> T:
+        """A value of the machine, taken on its thread; waits for no write."""
+        answer: Future[T] = self._awaited()
+
+        def run() -> None:
+            try:
+                answer.set_result(at(self._governor))
+            except DovetailError as e:
+                answer.set_exception(e)
+
+        self._post(run)
+        return answer.result()
+
+    def attach(self, m: Join, link: Link) -> None:
+        """A processor's stream begins with its Join; Refusal if it may not join.
+
+        A stream that it had before is closed.
+        """
+        answer: Future[None] = self._awaited()
+
+        def run() -> None:
+            try:
+                effects = self._governor.handle(m.processor, m, self.now_s())
+            except DovetailError as e:
+                answer.set_exception(e)
+                return
+            former = self._links.get(m.processor)
+            self._links[m.processor] = link
+            if former is not None:
+                former.close(Refusal(Domain.MEMBER, f"{m.processor!r} has attached itself anew"))
+            answer.set_result(None)
+            self._act(effects)
+
+        self._post(run)
+        answer.result()
+
+    def detach(self, processor: ProcessorId, link: Link) -> None:
+        """A stream has ended. The processor stays a member until it was silent for too long."""
+
+        def run() -> None:
+            if self._links.get(processor) is link:
+                del self._links[processor]
+
+        self._post(run)
+
+    def deliver(self, source: ProcessorId, message: ControlMessage) -> None:
+        """A message from a processor; one that is out of order is logged and changes nothing."""
+
+        def run() -> None:
+            try:
+                effects = self._governor.handle(source, message, self.now_s())
+            except Refusal as e:
+                kind = type(message).__name__
+                log.info("message refused", processor=source, message=kind, error=str(e))
+                return
+            self._act(effects)
+
+        self._post(run)
+
+    def _post(self, event: Callable[[], None]) -> None:
+        while not self.ended.is_set():
+            try:
+                self._queue.put(event, timeout=TICK_S_MAX)
+                return
+            except queue.Full:
+                continue
+
+    def _awaited(self) -> Future[Any]:
+        """An answer that comes, or is Stopped, whatever becomes of the loop."""
+        answer: Future[Any] = Future()
+        with self._lock:
+            if self._drained:
+                raise Stopped("the manager has ended") from self.cause
+            self._answers.add(answer)
+        answer.add_done_callback(self._answered)
+        return answer
+
+    def _answered(self, answer: Future[Any]) -> None:
+        with self._lock:
+            self._answers.discard(answer)
+
+    # On the machine's thread ----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._act(self._first)
+            while not self.ended.is_set():
+                due_s = min(self._governor.next_tick_s(), self._ticked_s + self._tick_s)
+                try:
+                    event = self._queue.get(timeout=max(due_s - self.now_s(), 0.0))
+                except queue.Empty:
+                    event = None
+                if event is not None:
+                    event()
+                now_s = self.now_s()
+                if not self.ended.is_set() and now_s >= due_s:
+                    self._ticked_s = now_s
+                    self._act(self._governor.tick(now_s))
+        except Exception as e:
+            # A machine that raised may be half changed; the store is whole.
+            log.exception("defect in the manager: it ends", error=str(e))
+            self._end(DovetailError(f"defect in the manager: {e!r}", remedy="start it again"))
+        finally:
+            self._drain()
+
+    def _act(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(to, message):
+                    if link := self._links.get(to):
+                        link.send(message)
+                case Write() | Chronicle():
+                    self._writer.put(effect)
+                case Happened(kind, query, stream, processor, move, text):
+                    about = {
+                        "query": query,
+                        "stream": stream,
+                        "processor": processor,
+                        "move": move,
+                        "text": text,
+                    }
+                    self.events.add(self.now_s(), kind, **about)
+                    log.info(kind, **{k: v for k, v in about.items() if v})
+                case StepDown(cause):
+                    self._end(Stopped(f"this manager was replaced: {cause}"))
+
+    def _confirmed(self, revision: int) -> None:
+        self._act(self._governor.confirmed(revision, self.now_s()))
+        durable = self._governor.steering.journal.revision
+        while self._waiting and self._waiting[0].revision <= durable:
+            done = self._waiting.pop(0)
+            done.answer.set_result(done.value)
+
+    def _end(self, cause: DovetailError | None) -> None:
+        if self.ended.is_set():
+            return
+        if cause is not None:
+            log.error("the manager ends", cause=str(cause), epoch=self.epoch)
+        self.cause = cause
+        self.ended.set()
+
+    def _drain(self) -> None:
+        """Nobody may wait for a manager that has ended."""
+        self.events.close()
+        for link in self._links.values():
+            link.close()
+        stopped = Stopped("the manager has ended")
+        stopped.__cause__ = self.cause
+        with self._lock:
+            self._drained = True
+            left = list(self._answers)
+        for answer in left:
+            answer.set_exception(stopped)

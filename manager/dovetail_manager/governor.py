@@ -1,0 +1,304 @@
+"""The whole manager without I/O: `Steering` and the `Catalog` behind one set of events.
+
+    messages, time, confirmed writes ─▶ steering ─┐
+    what operators ask for ─▶ verbs ──────────────┤─▶ Send · Write · Chronicle · Happened
+    heartbeats ─▶ closed? failed? assigned? ──────┘
+
+What becomes of a query:
+
+    RUNNING ⇄ PAUSED ─▶ CLOSING ── every member says closed, no move is open ─▶ closed
+       └────────┴──────────┴── a member says failed, or dies with part of it ─▶ failed
+
+Both ends are written down with what the instances reported; the query then leaves the assignment,
+and its spec stays until it is dropped. `verbs` has what operators ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from dovetail_manager.adaptation.initial import next_home
+from dovetail_manager.adaptation.snapshot import Nothing
+from dovetail_manager.catalog import Catalog, End, Instance, Spec
+from dovetail_manager.chronicle import (
+    Chronicle,
+    adaptations_history,
+    decision_status,
+    move_ended,
+    moves_history,
+)
+from dovetail_manager.membership import IN, Member, MemberState
+from dovetail_manager.moves.journal import Write, move_from_json, move_key
+from dovetail_manager.moves.protocol import MoveEnded, Persist, Send, StepDown
+from dovetail_manager.steering import Output, Steering, SteeringSettings
+from dovetail_manager.verbs import Verbs
+from dovetail_proto.assignment import Phase
+from dovetail_proto.ids import Epoch, MoveId, ProcessorId, QueryName
+from dovetail_proto.messages import ControlMessage, Heartbeat, Join, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """Something to tell people; `kind` is one of `dovetail_proto.admin.EVENT_KINDS`."""
+
+    kind: str
+    query: str = ""
+    stream: str = ""
+    processor: str = ""
+    move: str = ""
+    text: str = ""
+
+
+Effect = Send | Write | StepDown | Chronicle | Happened
+
+TOLD = ("member", "joined", "died", "failed")
+"""Writes of the steering machine after which the assignments are others."""
+
+
+class Governor(Verbs):
+    """The manager of one epoch. Verbs return outputs: pass them through `effects`."""
+
+    def __init__(self, steering: Steering, catalog: Catalog) -> None:
+        super().__init__(steering, catalog)
+        steering.beside = self._farewell
+        self._now_s = 0.0  # of the event that is being handled
+
+    @classmethod
+    def resume(
+        cls,
+        epoch: Epoch,
+        revision: int,
+        entries: Mapping[str, str],
+        settings: SteeringSettings,
+        now_s: float,
+    ) -> tuple[Governor, list[Effect]]:
+        """The manager of `epoch`, from what its predecessors wrote; and what it does first."""
+        steering, outputs = Steering.resume(epoch, revision, entries, settings, now_s)
+        catalog = Catalog()
+        catalog.resume(entries)
+        self = cls(steering, catalog)
+        for name, spec in catalog.specs.wanted.items():
+            query = steering.queries[QueryName(name)]
+            query.resting = spec.phase is not Phase.RUNNING
+            if spec.settled:
+                query.stopping.clear()
+        ended: list[Output] = []
+        for key, text in entries.items():
+            if key.startswith("move/"):
+                move = move_from_json(text)
+                if move.outcome is not None:
+                    ended.append(MoveEnded(move))
+        return self, self.effects([*outputs, *ended], now_s)
+
+    # What happens ---------------------------------------------------------------------------------
+
+    def handle(self, source: ProcessorId, m: ControlMessage, now_s: float) -> list[Effect]:
+        """Take a message from a processor; Refusal, with nothing changed, if it is out of order."""
+        self._now_s = now_s
+        out = self.steering.handle(source, m, now_s)
+        if isinstance(m, Join):
+            self.assignments.joined(m.processor)
+        elif isinstance(m, Heartbeat):
+            member = self.steering.membership.members.get(m.processor)
+            if member and member.state in IN and member.incarnation == m.incarnation:
+                self.assignments.heard(m.processor, m.assigned)
+                out += self._failures(m, now_s)
+        return self.effects(out, now_s)
+
+    def confirmed(self, revision: int, now_s: float) -> list[Effect]:
+        """The store has written `revision`."""
+        self._now_s = now_s
+        journal = self.steering.journal
+        due = bool(journal.queue) and revision == journal.revision + 1
+        entry = journal.queue[0] if due else None
+        out = self.steering.confirmed(revision, now_s)
+        if entry is None:
+            return self.effects(out, now_s)
+        before = {n for n, s in self.catalog.specs.durable.items() if _gone(s)}
+        concerned = self.catalog.confirmed(entry.puts)
+        if concerned or entry.tag[0] in TOLD:
+            self.assignments.changed()
+        for name, spec in self.catalog.specs.durable.items():
+            if _gone(spec) and name not in before:
+                self.left[spec.name] = self.assignments.version
+        return [*self._told(entry), *self.effects(out, now_s)]
+
+    def store_failed(self) -> list[Effect]:
+        """A write was not answered or answered with an error: try again, it is idempotent."""
+        return [w for w in self.steering.store_failed() if not isinstance(w, MoveEnded)]
+
+    def recorded(self, move: MoveId, now_s: float) -> list[Effect]:
+        """An ended move is in the history: its entry is needed no longer."""
+        if self.ended_moves.pop(move, None) is None:
+            return []
+        return self.effects(
+            self.steering.write(("forgotten",), {move_key(move): None}, now_s=now_s), now_s
+        )
+
+    def tick(self, now_s: float) -> list[Effect]:
+        """Let time pass."""
+        self._now_s = now_s
+        return self.effects(self.steering.tick(now_s), now_s)
+
+    def next_tick_s(self) -> float:
+        """When `tick` will have something to do."""
+        return min(self.steering.next_tick_s(), self.assignments.next_s())
+
+    def check(self) -> None:
+        """Assert every invariant of the parts."""
+        self.steering.check()
+        specs, queries = self.catalog.specs.wanted, self.steering.queries
+        assert set(specs) == set(queries), "a query without a spec, or a spec without a query"
+        for name, spec in specs.items():
+            query = queries[QueryName(name)]
+            assert (spec.end is End.CLOSED) == query.closed, f"{name}: {spec.end!r}"
+            assert (spec.end is End.FAILED) == bool(query.cause), f"{name}: {spec.end!r}"
+
+    # What follows ---------------------------------------------------------------------------------
+
+    def effects(self, outputs: Iterable[Output], now_s: float) -> list[Effect]:
+        """What the outputs of the machine and of verbs come to, and whatever is due after them."""
+        self._now_s = now_s
+        out: list[Effect] = []
+        todo = [*outputs, *self._due(now_s)]
+        for output in todo:
+            if isinstance(output, MoveEnded):
+                move = output.move
+                if move.query not in self.steering.queries:
+                    continue
+                self.ended_moves[move.id] = move
+                text = f"{move.outcome}{': ' if move.failure else ''}{move.failure}"
+                out += [move_ended(move), _about_move("move-ended", move.query, move.id, text)]
+            else:
+                out.append(output)
+        for query in self.steering.queries.values():
+            made, chronicle = self.decisions.unsaved(query, now_s)
+            if chronicle is not None:
+                out.append(chronicle)
+            for record in made:
+                if record.admitted and not isinstance(record.decision, Nothing):
+                    told = decision_status(record)
+                    text = f"{told.decision}: {told.reason}"
+                    out.append(Happened("adaptation-decided", query=query.name, text=text))
+        out += self.assignments.due(now_s)
+        return out
+
+    def _due(self, now_s: float) -> list[Output]:
+        """Queries that are closed or dropped everywhere now, streams that need another home."""
+        out: list[Output] = []
+        for spec in list(self.catalog.specs.wanted.values()):
+            query = self.steering.queries[spec.name]
+            if spec.phase is Phase.CLOSING and not spec.end and self._closed_everywhere(spec):
+                ended = self._ended(spec, End.CLOSED)
+                also = {ended.key: ended.to_json()}
+                query.orders.clear()
+                out += self.steering.close(spec.name, also=also, now_s=now_s)
+            elif spec.end is End.FAILED and not spec.settled and query.told and not query.stopping:
+                settled = replace(spec.with_instances(self._reports(spec.name)), settled=True)
+                out += self._put_spec("settled", settled, now_s)
+        return [*out, *self._rehomed(now_s)]
+
+    def _closed_everywhere(self, spec: Spec) -> bool:
+        known = self.catalog.specs.durable.get(spec.name)
+        if known is None or known.phase is not Phase.CLOSING:
+            return False
+        if self.steering.queries[spec.name].coordinator.moves:
+            return False
+        members = self.steering.membership.alive()
+        heard = [self.steering.load.report(spec.name, m) for m in members]
+        return bool(heard) and all(h is not None and h.stage is Stage.CLOSED for h in heard)
+
+    def _failures(self, m: Heartbeat, now_s: float) -> list[Output]:
+        out: list[Output] = []
+        for load in m.loads:
+            query = self.steering.queries.get(load.query)
+            if load.stage is Stage.FAILED and query is not None and not query.over:
+                ended = self._ended(self.catalog.spec(load.query), End.FAILED)
+                cause = f"processor {m.processor}: {load.cause}"
+                also = {ended.key: ended.to_json()}
+                out += self.steering.fail(load.query, cause, also=also, now_s=now_s)
+        return out
+
+    def _ended(self, spec: Spec, end: End) -> Spec:
+        """The spec with its end, and with what everyone reported so far."""
+        ended = replace(spec.with_instances(self._reports(spec.name)), end=end, ended_s=self._now_s)
+        self.catalog.specs.wanted[spec.name] = ended
+        return ended
+
+    def _farewell(self, member: Member) -> dict[str, str | None]:
+        """A member has left or died: what it reported is kept, and which queries it took along."""
+        puts: dict[str, str | None] = {}
+        for spec in list(self.catalog.specs.wanted.values()):
+            changed = spec
+            load = self.steering.load.report(spec.name, member)
+            if load is not None and not _gone(spec):
+                last = Instance(member.processor, member.incarnation, load)
+                changed = spec.with_instances((last,))
+            if self.steering.queries[spec.name].cause and not spec.end:
+                changed = self._ended(changed, End.FAILED)
+            if changed is not spec:
+                self.catalog.specs.wanted[spec.name] = changed
+                puts[changed.key] = changed.to_json()
+        return puts
+
+    def _rehomed(self, now_s: float) -> list[Output]:
+        """Streams whose home left or died, and that no running query reads, get another one."""
+        alive = self._alive()
+        streams = self.catalog.streams.wanted
+        used = {
+            i.stream for s in self.catalog.specs.wanted.values() if not s.end for i in s.plan.inputs
+        }
+        out: list[Output] = []
+        for record in list(streams.values()):
+            if alive and record.home not in alive and record.name not in used:
+                home = next_home([s.home for s in streams.values()], alive)
+                out += self._put_stream("stream-rehomed", replace(record, home=home), now_s)
+        return out
+
+    def _told(self, entry: Persist) -> list[Effect]:
+        """What people are told when a write is durable."""
+        what, *rest = entry.tag
+        match what:
+            case "stream-created" | "stream-ended":
+                return [Happened(what, stream=rest[0])]
+            case "query-paused" | "query-resumed" | "query-closing":
+                return [Happened(what, query=rest[0])]
+            case "submitted" | "closed":
+                return [Happened(f"query-{what}", query=rest[0])]
+            case "failed":
+                return [self._failed(rest[0])]
+            case "dropped":
+                name = QueryName(rest[0])
+                histories = (moves_history(name), adaptations_history(name))
+                emptied = [Chronicle(history, {}, keep=0) for history in histories]
+                return [Happened("query-dropped", query=name), *emptied]
+            case "joined":
+                return [Happened("processor-joined", processor=rest[0])]
+            case "member":
+                member = self.steering.membership.members[ProcessorId(rest[0])]
+                kind = "leaving" if member.state is MemberState.LEAVING else "left"
+                return [Happened(f"processor-{kind}", processor=rest[0])]
+            case "died":
+                cause = self.steering.membership.members[ProcessorId(rest[0])].cause
+                dead = Happened("processor-died", processor=rest[0], text=cause)
+                return [dead, *(self._failed(query) for query in rest[1:])]
+            case "planned":
+                for query in self.steering.queries.values():
+                    if move := query.coordinator.moves.get(MoveId(rest[0])):
+                        text = f"from {move.sender} to {move.receiver}: {move.reason}"
+                        return [_about_move("move-begun", query.name, move.id, text)]
+        return []
+
+    def _failed(self, name: str) -> Happened:
+        cause = self.steering.queries[QueryName(name)].cause
+        return Happened("query-failed", query=name, text=cause)
+
+
+def _gone(spec: Spec) -> bool:
+    """Whether nobody has to know of the query any more."""
+    return spec.end is End.CLOSED or spec.settled
+
+
+def _about_move(kind: str, query: str, move: str, text: str) -> Happened:
+    return Happened(kind, query=query, move=move, text=text)
