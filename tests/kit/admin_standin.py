@@ -54,6 +54,15 @@ class DataPlaneStandIn:
         )
         self.address = f"127.0.0.1:{port}"
 
+    def reset(self) -> None:
+        """As new."""
+        self.taken.clear()
+        self._marks.clear()
+        self.results = []
+        self.sent = 0
+        self.reading_ended.clear()
+        self.joined.set()
+
     def stop(self) -> None:
         """End every call."""
         self._server.stop(0).wait(10)
@@ -99,8 +108,16 @@ class AdminStandIn(AdminService):
         self.queries: dict[str, a.QueryStatus] = {}
         self.moves: list[a.MoveStatus] = []
         self.failure: Exception | None = None  # raised by get_cluster
+        self.gone = False  # whether the processors are dead
         self._events: list[a.Event] = []
         self._lock = threading.Condition()
+
+    def reset(self) -> None:
+        """As new, except that events go on."""
+        self.streams.clear()
+        self.queries.clear()
+        self.moves.clear()
+        self.plane.reset()
 
     def happen(self, kind: str, **about: str) -> None:
         """Add an event."""
@@ -266,7 +283,7 @@ class AdminStandIn(AdminService):
     def _member(self, name: str) -> a.ProcessorStatus:
         return a.ProcessorStatus(
             name=name,
-            state="alive",
+            state="dead" if self.gone else "alive",
             cause="",
             address=self.plane.address,
             incarnation=1,

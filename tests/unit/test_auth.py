@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dovetail_manager.admin.auth import Role, Tokens, is_loopback, refuse_open_bind
+from dovetail_manager.admin.auth import READING_CALLS, Role, Tokens, is_loopback, refuse_open_bind
 from dovetail_proto.errors import ConfigError, Forbidden, Unauthenticated
 from dovetail_proto.transport import Security
+from dovetail_proto.v1 import admin_pb2
 
 TOKENS = Tokens(admin="all", read="look")
 
@@ -33,6 +34,13 @@ def test_the_reading_role_may_look_and_nothing_else() -> None:
     assert isinstance(TOKENS.check("/dovetail.v1.Admin/Move", "look"), Forbidden)
     assert isinstance(TOKENS.check("/dovetail.v1.Control/Heartbeat", "look"), Forbidden)
     assert TOKENS.check("/dovetail.v1.Admin/Move", "all") is None
+
+
+def test_calls_that_only_read_are_those_named_so() -> None:
+    """A new verb of `Admin` takes admin until it is listed, and what is listed exists."""
+    verbs = admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods_by_name
+    reading = {v for v in verbs if v.startswith(("Get", "List")) or v == "Watch"}
+    assert {c.rpartition("/")[2] for c in READING_CALLS} == reading
 
 
 def test_a_missing_and_a_wrong_token_are_told_apart() -> None:

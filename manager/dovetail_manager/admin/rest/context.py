@@ -37,11 +37,15 @@ async def ask(verb: Callable[..., Plain], *arguments: Any) -> Plain:
     return await run_in_threadpool(verb, *arguments)
 
 
-def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What the OpenAPI document says of errors: the usual ones and `statuses`, all of one body."""
+def refusals(*statuses: int, body: bool = False) -> dict[int | str, dict[str, Any]]:
+    """What the OpenAPI document says of errors: the usual ones and `statuses`, all of one shape.
+
+    `body`: the request has one, which may not parse or be too large.
+    """
+    usual = {401, 403, 503, *((400, 413, 422) if body else ())}
     return {
         status: {"model": models.Error, "description": DESCRIPTIONS[status]}
-        for status in sorted({401, 403, 503, *statuses})
+        for status in sorted({*usual, *statuses})
     }
 
 

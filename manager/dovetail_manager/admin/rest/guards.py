@@ -10,13 +10,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import structlog
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dovetail_manager.admin.auth import Role, Tokens, is_loopback
-from dovetail_manager.admin.rest.refusals import answer, too_large
+from dovetail_manager.admin.rest.refusals import answer, defect, too_large
 from dovetail_proto.errors import DovetailError, Forbidden
 from dovetail_proto.wire.data import BATCH_BYTES_MAX
+
+log = structlog.get_logger(__name__)
 
 JSON_BYTES_MAX = 8 << 20
 """Of a JSON body: as Python objects it takes some ten times that. SQL and schemas take 1 MiB."""
@@ -46,7 +49,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         began = time.perf_counter()
-        status = 500
+        status = 0  # until the answer starts
 
         async def noting(message: Message) -> None:
             nonlocal status
@@ -61,6 +64,12 @@ class Guard:
                 await answer(refused)(scope, receive, noting)
             else:
                 await self._app(scope, _capped(receive, body_bytes_max(headers)), noting)
+        except Exception as error:
+            if status:
+                # A stream broke; the connection is cut, which is how its reader learns of it.
+                log.warning("rest.cut", path=scope["path"], error=str(error.__cause__ or error))
+            else:
+                await answer(defect(scope["path"], error))(scope, receive, noting)
         finally:
             self._observe(scope, status, time.perf_counter() - began)
 

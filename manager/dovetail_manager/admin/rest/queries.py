@@ -53,7 +53,7 @@ def _add_life(router: APIRouter, context: Context) -> None:
         "",
         response_model=models.Query,
         status_code=201,
-        responses=refusals(400, 404, 409, 413, 422),
+        responses=refusals(404, 409, body=True),
     )
     async def submit(body: models.NewQuery) -> Any:
         """Plan a query over the declared streams and start it on all processors."""
@@ -85,7 +85,7 @@ def _add_life(router: APIRouter, context: Context) -> None:
         return await ask(service.resume_query, a.QueryRef(name))
 
     @router.post(
-        "/{name}/policy", response_model=models.Query, responses=refusals(400, 404, 409, 422)
+        "/{name}/policy", response_model=models.Query, responses=refusals(404, 409, body=True)
     )
     async def set_policy(name: PathName, body: models.PolicyBody) -> Any:
         """Adapt by another policy from now on."""
@@ -118,7 +118,7 @@ def _add_groups(router: APIRouter, context: Context) -> None:
         "/{name}/move",
         response_model=models.Move,
         status_code=202,
-        responses=refusals(400, 404, 409, 422),
+        responses=refusals(404, 409, body=True),
     )
     async def move(name: PathName, body: models.MoveBody) -> Any:
         """Begin to move groups to a processor; answers when the move is written down."""
@@ -126,7 +126,7 @@ def _add_groups(router: APIRouter, context: Context) -> None:
         return await ask(service.move, a.MoveGroups(name, groups, body.to))
 
     @router.post(
-        "/{name}/pin", response_model=models.Partitions, responses=refusals(400, 404, 409, 422)
+        "/{name}/pin", response_model=models.Partitions, responses=refusals(404, 409, body=True)
     )
     async def pin(name: PathName, body: models.PinBody) -> Any:
         """Keep groups where they are, or let them go again."""
@@ -136,7 +136,7 @@ def _add_groups(router: APIRouter, context: Context) -> None:
     @router.post(
         "/{name}/rebalance",
         response_model=models.Adaptations,
-        responses=refusals(400, 404, 409, 422),
+        responses=refusals(404, 409, body=True),
     )
     async def rebalance(name: PathName, body: models.RebalanceBody | None = None) -> Any:
         """Let the policy decide now; with `dry_run`, only tell what would be done."""
@@ -147,7 +147,9 @@ def _add_groups(router: APIRouter, context: Context) -> None:
 def _add_data(router: APIRouter, context: Context) -> None:
     service, plane = context.service, context.plane
 
-    @router.post("/{name}/wait", response_model=models.Waited, responses=refusals(404, 409, 422))
+    @router.post(
+        "/{name}/wait", response_model=models.Waited, responses=refusals(404, 409, body=True)
+    )
     async def wait(name: PathName, body: models.WaitBody | None = None) -> Any:
         """Answer when all that the query's streams have taken in so far is joined."""
         query = await ask(service.get_query, a.QueryRef(name))

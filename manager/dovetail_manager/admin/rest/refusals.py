@@ -7,6 +7,7 @@ gRPC see the same.
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -115,12 +116,20 @@ def invalid(where: str, message: str, *, remedy: str = "") -> Refusal:
     return Refusal(Domain.MESSAGE, f"{where}: {message}", remedy=remedy, reason="invalid")
 
 
+def defect(path: str, error: Exception) -> DovetailError:
+    """What is told of an error that is not ours; the log has the rest."""
+    log.error("rest.defect", path=path, trace="".join(traceback.format_exception(error)))
+    return DovetailError(
+        f"internal: {type(error).__name__}",
+        remedy="this is a defect of Dovetail; the manager's log has more",
+    )
+
+
 def install(app: FastAPI) -> None:
     """Answer every error of `app` with a body of ours."""
     app.add_exception_handler(DovetailError, _ours)
     app.add_exception_handler(RequestValidationError, _not_valid)
     app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(Exception, _defect)
 
 
 def _ours(_: Request, error: Exception) -> Response:
@@ -164,18 +173,3 @@ def _http(request: Request, error: Exception) -> Response:
         413: too_large(int(error.detail) if error.detail.isdigit() else 0),
     }.get(error.status_code, Refusal(Domain.MESSAGE, f"{what}: {error.detail}"))
     return answer(made, error.headers)
-
-
-def _defect(request: Request, error: Exception) -> Response:
-    log.error(
-        "rest.defect",
-        path=request.url.path,
-        method=request.method,
-        exc_info=(type(error), error, error.__traceback__),
-    )
-    return answer(
-        DovetailError(
-            f"internal: {type(error).__name__}",
-            remedy="this is a defect of Dovetail; the manager's log has more",
-        )
-    )

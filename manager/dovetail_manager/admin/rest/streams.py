@@ -48,7 +48,7 @@ def routes(context: Context) -> APIRouter:
         return await ask(service.list_streams)
 
     @router.post(
-        "", response_model=models.Stream, status_code=201, responses=refusals(400, 409, 413, 422)
+        "", response_model=models.Stream, status_code=201, responses=refusals(409, body=True)
     )
     async def create_stream(body: models.NewStream) -> Any:
         """Declare a stream, once."""
@@ -69,7 +69,7 @@ def routes(context: Context) -> APIRouter:
         "/{name}/batches",
         response_model=models.Taken,
         openapi_extra=BATCH_BODY,
-        responses=refusals(400, 404, 409, 413, 415, 422),
+        responses=refusals(404, 409, 415, body=True),
     )
     async def send_batch(
         request: Request,
