@@ -36,7 +36,7 @@ from dovetail_proto.spill_format import SpillStore
 def main():
     root, out, workers, memory_bytes = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     with (
-        patch("dovetail_pipeline.cleanup.bins.BIN_COST_MIN", 200),
+        patch.multiple("dovetail_pipeline.cleanup.bins", BIN_COST_MIN=200, FILE_COST=0),
         patch("dovetail_pipeline.cleanup.local.COST_PER_PROCESS", 1),
         patch("dovetail_pipeline.cleanup.crew.SHOW_S", 0),
     ):
@@ -81,7 +81,10 @@ def copied(spilled: Spilled, tmp_path: Path) -> Spilled:
 @pytest.fixture
 def many_processes() -> Iterator[None]:
     """Start them for little work."""
-    with patch(f"{MODULE}.bins.BIN_COST_MIN", 50), patch(f"{MODULE}.local.COST_PER_PROCESS", 1):
+    with (
+        patch.multiple(f"{MODULE}.bins", BIN_COST_MIN=50, FILE_COST=0),
+        patch(f"{MODULE}.local.COST_PER_PROCESS", 1),
+    ):
         yield
 
 
@@ -172,7 +175,7 @@ def test_a_clean_up_that_was_killed_goes_on(copied: Spilled, tmp_path: Path, bin
             program.go()
         program.process.send_signal(signal.SIGKILL)
         program.process.wait()
-    with patch(f"{MODULE}.bins.BIN_COST_MIN", 200):
+    with patch.multiple(f"{MODULE}.bins", BIN_COST_MIN=200, FILE_COST=0):
         result = run_local(copied.store, out, workers=1, memory_bytes=MEMORY_BYTES)
     assert result.bins_resumed == bins_done
     assert read_bag(out) == owed_results(copied)
@@ -203,7 +206,7 @@ def test_a_process_that_dies_is_reported(copied: Spilled, tmp_path: Path):
                 pass
 
     with (
-        patch(f"{MODULE}.bins.BIN_COST_MIN", 50),
+        patch.multiple(f"{MODULE}.bins", BIN_COST_MIN=50, FILE_COST=0),
         patch(f"{MODULE}.local.COST_PER_PROCESS", 1),
         patch(f"{MODULE}.crew.SHOW_S", 0),
         pytest.raises(SpillError, match=r"ended by itself \(exit code -9\).*fewer workers"),

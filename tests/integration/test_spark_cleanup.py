@@ -45,7 +45,7 @@ def hands() -> Iterator[SparkHands]:
 @pytest.fixture(autouse=True)
 def small_bins() -> Iterator[None]:
     """Eight bins for little work."""
-    with patch("dovetail_pipeline.cleanup.bins.BIN_COST_MIN", 200):
+    with patch.multiple("dovetail_pipeline.cleanup.bins", BIN_COST_MIN=200, FILE_COST=0):
         yield
 
 
@@ -166,6 +166,7 @@ def test_a_killed_driver_leaves_what_is_finished_and_the_next_goes_on(
     script.write_text(
         "import json, sys, threading\n"
         "from unittest.mock import patch\n"
+        "import numpy as np\n"
         "from dovetail_pipeline.cleanup import conduct\n"
         "from dovetail_pipeline.spark.hands import SparkHands\n"
         "from dovetail_pipeline.spark.on_executor import do_job\n"
@@ -175,8 +176,9 @@ def test_a_killed_driver_leaves_what_is_finished_and_the_next_goes_on(
         "    if json.loads(job)['bin']['index'] >= 5:\n"
         "        threading.Event().wait()\n"
         "    return do_job(settings, job)\n"
-        "patch('dovetail_pipeline.cleanup.bins.BIN_COST_MIN', 200).start()\n"
-        "patch('dovetail_pipeline.cleanup.conducting.counting_pays', lambda e: False).start()\n"
+        "patch.multiple('dovetail_pipeline.cleanup.bins', BIN_COST_MIN=200, FILE_COST=0).start()\n"
+        "no_group = lambda expected, workers: np.zeros(expected.low.size, bool)\n"
+        "patch('dovetail_pipeline.cleanup.conducting.heavy_groups', no_group).start()\n"
         "patch('dovetail_pipeline.spark.hands.do_job', hanging).start()\n"
         f"with SparkHands(SparkSettings('local[2]'), memory_bytes={MEMORY_BYTES}) as hands:\n"
         "    conduct([SpillStore.open(sys.argv[1])], sys.argv[2], hands)\n"

@@ -82,7 +82,7 @@ def test_executors_get_the_package_and_twins_leave_each_result_once(
 
     settings = SparkSettings(master, SPECULATIVE)
     with (
-        patch("dovetail_pipeline.cleanup.bins.BIN_COST_MIN", 200),
+        patch.multiple("dovetail_pipeline.cleanup.bins", BIN_COST_MIN=200, FILE_COST=0),
         patch("dovetail_pipeline.spark.hands.do_job", with_a_twin),
         SparkHands(settings, memory_bytes=MEMORY_BYTES) as hands,
     ):

@@ -59,7 +59,7 @@ def spilled(tmp_path_factory: pytest.TempPathFactory) -> Spilled:
 @pytest.fixture(autouse=True)
 def small_bins():
     """Several bins for little work."""
-    with patch("dovetail_pipeline.cleanup.bins.BIN_COST_MIN", 200):
+    with patch.multiple("dovetail_pipeline.cleanup.bins", BIN_COST_MIN=200, FILE_COST=0):
         yield
 
 
@@ -256,7 +256,8 @@ def test_progress_ends_with_everything_done(spilled: Spilled, tmp_path: Path):
     joining = [p for p in seen if p.stage == "joining"]
     assert {p.stage for p in seen} == {"counting", "joining"}
     assert joining[-1].bins_done == joining[-1].bins == result.bins
-    assert joining[-1].results == joining[-1].owed == result.owed
+    assert joining[-1].results == result.owed
+    assert joining[-1].owed in (None, result.owed)  # None: not every group was counted
     assert joining[-1].bytes_read > 0
     assert joining[-1].bytes > 0
     for before, after in itertools.pairwise(joining):

@@ -206,7 +206,7 @@ def test_results_can_go_to_a_file_system_elsewhere(tmp_path: Path) -> None:
 
     with (
         patch("dovetail_pipeline.cleanup.ledger.open_storage", open_storage),
-        patch("dovetail_pipeline.cleanup.bins.BIN_COST_MIN", 100),
+        patch.multiple("dovetail_pipeline.cleanup.bins", BIN_COST_MIN=100, FILE_COST=0),
     ):
         means = {"workers": 1, "memory_bytes": MEMORY_BYTES}
         first = run_local(spilled.store, "far://out", **means)
@@ -248,7 +248,7 @@ def test_a_folder_of_stores_is_cleaned_up_store_by_store(tmp_path: Path) -> None
 def test_an_explanation_shows_the_terms_and_what_is_owed(tmp_path: Path) -> None:
     """The counts are those of `owed`, and the bins cover them."""
     store = spilled_store(tmp_path / "spill").store
-    found = explain(SpillStore.open(store.root), memory_bytes=MEMORY_BYTES)
+    found = explain([SpillStore.open(store.root)], memory_bytes=MEMORY_BYTES)
     assert found.terms == ("i0=t ⋈ i1<t", "i0<t ⋈ i1=t")
     text = found.to_text()
     for fact in (*found.terms, f"{found.report.owed:,} of {found.total:,}", "never", "part-00000"):

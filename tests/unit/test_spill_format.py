@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import decimal
 import json
@@ -61,25 +62,25 @@ def test_what_was_pushed_is_read_back(tmp_path: Path):
         assert sorted(map(repr, found)) == sorted(map(repr, table(rows, seed).to_pylist()))
 
 
-def test_manifest_tells_group_generation_rows_and_hash_range(tmp_path: Path):
-    """Small groups share a row group, piece by piece; a piece's hash range is that of its rows."""
+def test_manifest_tells_groups_generations_rows_and_hash_ranges(tmp_path: Path):
+    """Small groups share a row group; its hash range is that of its rows, which are in order."""
     store = small_store(tmp_path / "spill")
     push = store.pushes()[1]
     entry = push.inputs[0]
     file = store.open_input(push, 0)
-    assert sorted(push.groups) == entry.group.tolist()
+    assert list(push.groups) == push.group.tolist() == sorted(push.groups)
     assert set(push.groups.values()) == {1}
     assert entry.row_groups == 1
-    assert file.pieces([0]).tolist() == list(range(entry.rows.size))
-    rows = file.read([0], ["k"]).column("k").combine_chunks()
+    rows = file.read([0], ["k", "__group", "__generation"])
     file.close()
-    ends = np.cumsum(entry.rows)
-    for piece, end in enumerate(ends.tolist()):
-        part = rows.slice(end - int(entry.rows[piece]), int(entry.rows[piece]))
-        hashes = canonical_keys([part], [pa.int64()]).hashes
-        assert (hashes[0], hashes[-1]) == (entry.hash_min[piece], entry.hash_max[piece])
-        assert (hashes[1:] >= hashes[:-1]).all()
-        assert set(partition_ids(hashes, 8).tolist()) == {entry.group[piece]}
+    hashes = canonical_keys([rows.column("k").combine_chunks()], [pa.int64()]).hashes
+    assert (hashes[0], hashes[-1]) == (entry.hash_min[0], entry.hash_max[0])
+    assert (hashes[1:] >= hashes[:-1]).all()
+    groups = partition_ids(hashes, 8)
+    assert rows.column("__group").to_pylist() == groups.tolist()
+    assert set(rows.column("__generation").to_pylist()) == {1}
+    assert entry.rows.tolist() == [groups.size]
+    assert entry.group_rows.tolist() == np.bincount(groups, minlength=8)[push.group].tolist()
 
 
 def test_groups_of_some_size_have_row_groups_of_their_own(
@@ -88,12 +89,14 @@ def test_groups_of_some_size_have_row_groups_of_their_own(
     """And the rows in them carry their group and generation."""
     monkeypatch.setattr("dovetail_proto.spill_format.writer.ROW_GROUP_BYTES_MIN", 1)
     store = small_store(tmp_path / "spill")
-    entry = store.pushes()[0].inputs[0]
-    assert entry.row_group.tolist() == list(range(entry.row_groups))
+    push = store.pushes()[0]
+    entry = push.inputs[0]
+    held = push.group[entry.group_rows > 0]
+    assert entry.row_groups == held.size
     parquet = pq.ParquetFile(tmp_path / "spill" / entry.name)
-    for r in range(entry.row_groups):
+    for r, group in enumerate(held.tolist()):
         part = parquet.read_row_group(r)
-        assert set(part.column("__group").to_pylist()) == {entry.group[r]}
+        assert set(part.column("__group").to_pylist()) == {group}
         assert set(part.column("__generation").to_pylist()) == {0}
     parquet.close()
 
@@ -253,14 +256,15 @@ def test_an_aborted_push_leaves_nothing(tmp_path: Path):
 
 
 def test_one_push_at_a_time(tmp_path: Path):
-    """And none after the run is closed; a group is in a push once."""
+    """And none after the run is closed; groups ascend in a push."""
     store = SpillStore.create(str(tmp_path / "s"), make_plan([SCHEMA, SCHEMA], partitions=1))
     writer = store.begin_push()
     with pytest.raises(ValueError, match="under way"):
         store.begin_push()
     writer.write_group(0, 0, [None, None], [None, None])
-    with pytest.raises(ValueError, match="has it already"):
-        writer.write_group(0, 0, [None, None], [None, None])
+    for group in (0, -1):
+        with pytest.raises(ValueError, match="has it already, or has group 0"):
+            writer.write_group(group, 0, [None, None], [None, None])
     with pytest.raises(ValueError, match="under way"):
         store.close_run(RunRecord((0, 0), 0, 0))
     writer.abort()
@@ -346,8 +350,10 @@ def test_a_uri_of_a_local_folder_is_a_local_store(tmp_path: Path):
 
 
 def test_hashes_are_text_in_json(tmp_path: Path):
-    """Readers whose integers end at 2⁵³ lose nothing."""
-    small_store(tmp_path / "s")
+    """Base64 of little-endian numbers: readers whose integers end at 2⁵³ lose nothing."""
+    store = small_store(tmp_path / "s")
     raw = json.loads((tmp_path / "s/pushes/000001/manifest.json").read_text())
-    columns = raw["body"]["inputs"][0]["pieces"]
-    assert all(len(h) == 16 and int(h, 16) < 2**64 for h in columns["hash_max"])
+    for name in ("hash_min", "hash_max"):
+        text = raw["body"]["inputs"][0][name]
+        found = np.frombuffer(base64.b64decode(text), "<u8")
+        assert found.tolist() == getattr(store.pushes()[0].inputs[0], name).tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -18,6 +19,9 @@ from dovetail_proto.spill_format import RunRecord, SpillStore
 from kit.small_store import PLAN, SCHEMA, content, push_both_groups, rows_of
 from kit.spills import make_plan
 
+ROWS = 80
+"""Of each input in each push."""
+
 
 @pytest.fixture(scope="module")
 def closed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -26,7 +30,7 @@ def closed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = SpillStore.create(str(root), PLAN)
     push_both_groups(store, 0)
     push_both_groups(store, 1)
-    store.close_run(RunRecord((160, 160), 0, 0))
+    store.close_run(RunRecord((2 * ROWS, 2 * ROWS), 0, 0, {0: 5, 1: 6}))
     return root
 
 
@@ -146,6 +150,11 @@ def _entry(body: dict[str, Any]) -> dict[str, Any]:
     return entry
 
 
+def packed(values: list[int], dtype: str = "<u4") -> str:
+    """An array as manifests hold it."""
+    return base64.b64encode(np.array(values, dtype).tobytes()).decode()
+
+
 LIES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "missing": (lambda b: b.pop("push"), "field 'push' is missing"),
     "unknown": (lambda b: b.update(more=1), "unknown field 'more'"),
@@ -162,27 +171,38 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "chunks": (lambda b: _entry(b).update(chunk_crc32="AAAAAAA="), "must be 4 values of uint32"),
     "base64": (lambda b: _entry(b).update(chunk_crc32="é"), "must be base64"),
     "leaves": (lambda b: _entry(b).update(leaf_columns=3), "field 'chunk_crc32' must be 3 values"),
-    "lengths": (lambda b: _entry(b)["pieces"]["rows"].append(1), "lists of different lengths"),
-    "row group": (lambda b: _entry(b)["pieces"].update(row_group=[0, 2]), "one by one"),
-    "first row group": (lambda b: _entry(b)["pieces"].update(row_group=[1, 1]), "one by one"),
-    "nothing": (lambda b: _entry(b)["pieces"].update(row_group=[]), "a file without rows"),
-    "group": (lambda b: _entry(b)["pieces"].update(group=[0, 2]), "integers in 0 … 1"),
-    "rows": (lambda b: _entry(b)["pieces"].update(rows=[0, 1]), "'rows' must be integers in 1"),
-    "hash": (lambda b: _entry(b)["pieces"].update(hash_min=["0", "1"]), "16 hexadecimal"),
+    "row groups": (
+        lambda b: _entry(b).update(row_groups=0),
+        "'row_groups' must be an integer in 1",
+    ),
+    "lengths": (lambda b: _entry(b).update(rows=packed([1, 1])), "'rows' must be 1 values"),
+    "rows": (lambda b: _entry(b).update(rows=packed([0])), "'rows' must be integers in 1"),
+    "other rows": (lambda b: _entry(b).update(rows=packed([7])), "other rows than its file"),
+    "too large": (
+        lambda b: _entry(b).update(memory_bytes=packed([2**63], "<u8")),
+        "'memory_bytes' must be integers in 0",
+    ),
     "range": (
-        lambda b: _entry(b)["pieces"].update(hash_max=["0" * 16] * 2),
+        lambda b: _entry(b).update(hash_max=packed([0], "<u8")),
         "a hash range ends before it begins",
     ),
     "outside": (
-        lambda b: _entry(b)["pieces"].update(hash_max=["f" * 16] * 2),
-        "a hash range lies outside its group",
+        lambda b: (
+            b.update(groups=1, group=packed([0]), generation=packed([0])),
+            [e.update(group_rows=packed([ROWS])) for e in b["inputs"]],
+        ),
+        "a hash range lies outside its groups",
     ),
-    "generations": (
-        lambda b: _entry(b)["pieces"].update(generation=[5, 0]),
-        "group 0 has two generations",
+    "groups": (lambda b: b.update(groups=3), "field 'groups' must be an integer in 0 … 2"),
+    "group": (lambda b: b.update(group=packed([0, 2])), "integers in 0 … 1"),
+    "order": (lambda b: b.update(group=packed([1, 0])), "its groups do not ascend"),
+    "generation": (lambda b: b.update(generation=packed([0, 2**31])), "'generation' must be"),
+    "no rows": (
+        lambda b: [e.update(group_rows=packed([ROWS, 0])) for e in b["inputs"]],
+        "a hash range lies outside its groups",
     ),
     "again": (
-        lambda b: [e["pieces"].update(generation=[1, 1]) for e in b["inputs"]],
+        lambda b: b.update(generation=packed([1, 1])),
         "has generation 1 in push 1 too",
     ),
 }
@@ -205,8 +225,8 @@ RECORD_LIES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "checksum": (lambda b: b.update(checksum=5), "field 'checksum' must be text"),
     "interrupted": (lambda b: b.update(interrupted=0), "true or false"),
     "output": (lambda b: b.update(output=5), "field 'output' must be text"),
-    "produced": (lambda b: b["produced"].update(group=[1, 1]), "do not match their groups"),
-    "group": (lambda b: b["produced"].update(group=[9]), "integers in 0 … 1"),
+    "produced": (lambda b: b["produced"].update(group=packed([1, 1])), "do not ascend"),
+    "group": (lambda b: b["produced"].update(group=packed([0, 9])), "integers in 0 … 1"),
     "store": (lambda b: b.update(store="0" * 32), "belongs to another spill store"),
     "push": (lambda b: b["pushes"].pop(), "is not the manifest that the run committed"),
 }
@@ -238,8 +258,8 @@ def test_another_version_is_refused_with_what_to_do(closed_store: Path, tmp_path
     root = tmp_path / "s"
     shutil.copytree(closed_store, root)
     path = root / "query.json"
-    path.write_text(path.read_text().replace('"version": 1', '"version": 2', 1))
-    with pytest.raises(SpillError, match=r"format version 2.*use the Dovetail that wrote it"):
+    path.write_text(path.read_text().replace('"version": 2', '"version": 3', 1))
+    with pytest.raises(SpillError, match=r"format version 3.*use the Dovetail that wrote it"):
         SpillStore.open(str(root))
 
 

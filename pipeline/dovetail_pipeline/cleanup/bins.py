@@ -17,7 +17,13 @@ BINS_PER_WORKER = 4
 """So that the slowest bin delays the end by little."""
 
 BIN_COST_MIN = 1 << 18
-"""In results: opening the files costs a bin some milliseconds, which is as much as this."""
+"""In results: about what it costs to hand a bin out and to make its files durable."""
+
+FILE_COST = 1 << 15
+"""In results: what reading from one more file costs, whatever is read, about a millisecond."""
+
+FILES_SHARE = 4
+"""Going to the files costs at most one part in so many of a bin, if each worker has one."""
 
 BIN_COST_MAX = 1 << 27
 """In results: a clean-up that is stopped loses at most some seconds of each worker's work."""
@@ -64,15 +70,20 @@ def bin_from_json(raw: Mapping[str, Any]) -> Bin:
     return Bin(raw["index"], tuple(slice_from_json(s) for s in raw["slices"]), raw["cost"])
 
 
-def pack_bins(segments: Sequence[Segment], workers: int) -> list[Bin]:
+def bin_count(cost: float, workers: int, files: int) -> int:
+    """How many bins to cut work of this cost into, whose rows lie in so many files."""
+    most = max(1, int(cost // BIN_COST_MIN))
+    paying = max(workers, int(cost // max(1, FILES_SHARE * FILE_COST * files)))
+    return max(min(BINS_PER_WORKER * workers, paying, most), ceil(cost / BIN_COST_MAX))
+
+
+def pack_bins(segments: Sequence[Segment], workers: int, files: int = 0) -> list[Bin]:
     """Bins of even cost; [] if nothing is owed. The same input gives the same bins."""
     segments = sorted(segments, key=lambda s: s.low)
     total = sum(s.cost for s in segments)
     if not segments:
         return []
-    most = max(1, int(total // BIN_COST_MIN))
-    count = max(min(BINS_PER_WORKER * workers, most), ceil(total / BIN_COST_MAX))
-    share = total / count
+    share = total / bin_count(total, workers, files)
     packed: list[list[Slice]] = [[]]
     costs = [0.0]
     before = 0.0

@@ -24,12 +24,11 @@ from dovetail_pipeline.cleanup.ledger import BinResult, Ledger, output_place, re
 from dovetail_pipeline.cleanup.measuring import Measured, measure, measured_from_json
 from dovetail_pipeline.cleanup.planning import (
     CleanupPlan,
-    counting_pays,
     counting_slices,
-    plan_from_counts,
-    plan_from_estimate,
+    heavy_groups,
+    plan_from,
 )
-from dovetail_pipeline.cleanup.slices import slice_from_json
+from dovetail_pipeline.cleanup.slices import Slice, slice_from_json
 from dovetail_pipeline.cleanup.task import row_budget, run_bin
 from dovetail_proto import errors
 from dovetail_proto.allocators import keep_lean
@@ -113,7 +112,7 @@ def conduct(
     try:
         with ledger.locked():
             plan = ledger.plan()
-            if plan is None and not catalog.groups:
+            if plan is None and catalog.groups.size == 0:
                 plan = CleanupPlan((), 0)
                 ledger.begin(plan)
             finished = {} if plan is None else ledger.done(plan.bins)
@@ -159,8 +158,9 @@ class _Run:
 
     def plan(self, expected: Estimate, workers: Workers) -> CleanupPlan:
         """Share the work out, after counting where that pays, and record the plan."""
-        counted = self._count(workers) if counting_pays(expected) else None
-        plan = counted or plan_from_estimate(expected, workers.count)
+        heavy = heavy_groups(expected, workers.count)
+        parts = counting_slices(self._catalog, expected, heavy, workers.count)
+        plan = plan_from(expected, heavy, self._count(parts, workers), workers.count)
         self._ledger.begin(plan)
         return plan
 
@@ -191,18 +191,17 @@ class _Run:
 
         workers.run([{"bin": b.to_json()} for b in left], done, tell)
 
-    def _count(self, workers: Workers) -> CleanupPlan:
-        """Measure the store and plan the bins."""
+    def _count(self, parts: Sequence[Slice], workers: Workers) -> list[Measured]:
+        """Measure parts of the store."""
         found: list[Measured] = []
 
         def tell(results: int, bytes_read: int) -> None:
             self._progress(Progress("counting", 0, 0, 0, None, bytes_read, 0))
 
-        parts = counting_slices(self._catalog, workers.count)
         jobs = [{"measure": p.to_json()} for p in parts]
         workers.run(jobs, lambda _, a: found.append(measured_from_json(a)), tell)
         self.bytes_read += sum(m.bytes_read for m in found)
-        return plan_from_counts(found, workers.count)
+        return found
 
 
 def worker_settings(catalog: Catalog, place: str | None, memory_bytes: int) -> Json:

@@ -69,7 +69,9 @@ def _report(catalog: Catalog) -> OwedReport:
     with OpenFiles(catalog, COUNT_BYTES) as files:
         counts = measure(catalog, files, Slice(0, HASH_MAX), COUNT_BYTES // 2).counts
     found = []
-    described = zip(catalog.groups, catalog.group_generations(), catalog.group_rows(), strict=True)
+    described = zip(
+        catalog.groups.tolist(), catalog.group_generations(), catalog.group_rows(), strict=True
+    )
     for group, generations, rows in described:
         c = counts.get(group, Counts())
         found.append(

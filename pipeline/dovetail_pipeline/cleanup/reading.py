@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dovetail_pipeline.cleanup.catalog import Catalog, Pieces
+from dovetail_pipeline.cleanup.catalog import MIXED, Catalog, RowGroups
 from dovetail_pipeline.cleanup.files import OpenFiles
 from dovetail_pipeline.cleanup.slices import Slice
 from dovetail_proto.partitioning import Keys, canonical_keys, is_bijective
+from dovetail_proto.spill_format import GENERATION_COLUMN
 from dovetail_proto.spill_format.sealed import refuse
 
 ROW_OVERHEAD_BYTES = 40
@@ -56,8 +57,8 @@ class SliceRows:
 def estimate_bytes(catalog: Catalog, part: Slice) -> float:
     """Roughly what the rows of a slice take in memory while it is worked on."""
     total = 0.0
-    for pieces in catalog.inputs:
-        hit = pieces.overlapping(part.low, part.high)
+    for row_groups in catalog.inputs:
+        hit = row_groups.overlapping(part.low, part.high)
         size = hit.memory_bytes + ROW_OVERHEAD_BYTES * hit.rows
         total += float((hit.share(part.low, part.high) * size).sum())
     return total
@@ -94,11 +95,11 @@ class SliceReader:
         """Rows of each input in the slice, by reading as little as possible."""
         return [
             sum(rows for _, rows in self._numbered(i, hit, part))
-            for i, pieces in enumerate(self._catalog.inputs)
-            for hit in (pieces.overlapping(part.low, part.high),)
+            for i, row_groups in enumerate(self._catalog.inputs)
+            for hit in (row_groups.overlapping(part.low, part.high),)
         ]
 
-    def _read_input(self, index: int, hit: Pieces, part: Slice, budget: _Budget) -> _InputRows:
+    def _read_input(self, index: int, hit: RowGroups, part: Slice, budget: _Budget) -> _InputRows:
         rows = _InputRows(self._columns[index])
         if part.rows is None:
             for batch in _batches(hit, budget.read_bytes):
@@ -107,68 +108,67 @@ class SliceReader:
             return rows
         begin, end = part.rows[index]
         at = 0
-        for piece, count in self._numbered(index, hit, part):
+        for one, count in self._numbered(index, hit, part):
             if at < end and at + count > begin:
-                decoded = self._decode(index, piece, part)
+                decoded = self._decode(index, one, part)
                 chosen = np.arange(max(begin - at, 0), min(end - at, count))
                 rows.add(decoded.pick(chosen), self._bijective)
                 budget.spend(rows)
             at += count
         return rows
 
-    def _numbered(self, index: int, hit: Pieces, part: Slice) -> Iterator[tuple[Pieces, int]]:
-        """The pieces of a hit one by one, with their rows in the slice."""
-        for p in range(hit.rows.size):
-            piece = hit.pick(np.array([p]))
-            inside = piece.hash_min[0] >= part.low and piece.hash_max[0] <= part.high
+    def _numbered(self, index: int, hit: RowGroups, part: Slice) -> Iterator[tuple[RowGroups, int]]:
+        """The row groups of a hit one by one, with their rows in the slice."""
+        for r in range(hit.rows.size):
+            one = hit.pick(np.array([r]))
+            inside = one.hash_min[0] >= part.low and one.hash_max[0] <= part.high
             if inside:
-                yield piece, int(piece.rows[0])
+                yield one, int(one.rows[0])
             else:
-                yield piece, self._decode(index, piece, part, columns=()).keys.hashes.size
+                yield one, self._decode(index, one, part, columns=()).keys.hashes.size
 
     def _decode(
-        self, index: int, batch: Pieces, part: Slice, columns: Sequence[str] | None = None
+        self, index: int, batch: RowGroups, part: Slice, columns: Sequence[str] | None = None
     ) -> _Decoded:
-        """The rows of a batch (pieces of one file, in file order) that lie in the slice."""
+        """The rows of a batch (row groups of one file, in file order) that lie in the slice."""
         plan = self._catalog.plan
         key = plan.inputs[index].key
         wanted = self._columns[index] if columns is None else columns
         names = list(dict.fromkeys([*wanted, *key]))
+        mixed = bool((batch.generation == MIXED).any())
         file = self._files.file(int(batch.file[0]), index)
-        row_groups = np.unique(batch.row_group).tolist()
+        numbers = batch.number.tolist()
         before = file.bytes_read
-        table = file.read(row_groups, names)
+        table = file.read(numbers, [*names, GENERATION_COLUMN] if mixed else names)
         self.bytes_read += file.bytes_read - before
         arrays = {name: _one_chunk(table.column(name)) for name in names}
         keys = canonical_keys([arrays[k] for k in key], plan.key_types)
         if keys.valid is not None:
             refuse(file.place, "a key is null, and such rows are never in the state of a join")
-        pieces = file.pieces(row_groups)
-        file.check_hashes(keys.hashes, pieces)
-        rows = file.entry.rows[pieces]
-        generations = np.repeat(file.entry.generation[pieces].astype(np.int32), rows)
+        hashes = keys.hashes
+        file.check_hashes(hashes, numbers)
+        if mixed:
+            generations = table.column(GENERATION_COLUMN).to_numpy()
+        else:
+            generations = np.repeat(batch.generation.astype(np.int32), batch.rows)
         decoded = _Decoded({n: arrays[n] for n in wanted}, keys, generations)
-        inside = (batch.hash_min >= np.uint64(part.low)) & (batch.hash_max <= np.uint64(part.high))
-        if pieces.size == batch.number.size and inside.all():
+        begin = int(np.searchsorted(hashes, np.uint64(part.low)))
+        end = int(np.searchsorted(hashes, np.uint64(part.high), "right"))
+        if end - begin == hashes.size:
             return decoded
-        chosen = np.repeat(np.isin(pieces, batch.number), rows)
-        chosen &= (keys.hashes >= np.uint64(part.low)) & (keys.hashes <= np.uint64(part.high))
-        return decoded.pick(np.flatnonzero(chosen))
+        return decoded.pick(np.arange(begin, end))
 
 
-def _batches(hit: Pieces, size_max: int) -> Iterator[Pieces]:
-    """The pieces of a hit, by file and row group, in batches of about bounded size."""
-    hit = hit.pick(np.lexsort((hit.number, hit.file)))
-    begin = 0
-    size = 0
-    for p in range(hit.rows.size):
-        new_file = hit.file[p] != hit.file[begin]
-        new_row_group = p > 0 and hit.row_group[p] != hit.row_group[p - 1]
-        if new_file or (new_row_group and size + hit.memory_bytes[p] > size_max):
-            yield hit.pick(np.arange(begin, p))
-            begin, size = p, 0
-        size += int(hit.memory_bytes[p])
-    yield hit.pick(np.arange(begin, hit.rows.size))
+def _batches(hit: RowGroups, size_max: int) -> Iterator[RowGroups]:
+    """The row groups of a hit, by file, in batches of about bounded size."""
+    files, sizes = hit.file.tolist(), hit.memory_bytes.tolist()
+    begin = size = 0
+    for r, (file, more) in enumerate(zip(files, sizes, strict=True)):
+        if r > begin and (file != files[begin] or size + more > size_max):
+            yield hit.pick(np.arange(begin, r))
+            begin, size = r, 0
+        size += more
+    yield hit.pick(np.arange(begin, len(files)))
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

@@ -188,6 +188,9 @@ def _conf(settings: SparkSettings, name: str, address: str | None, log: Path) ->
         "spark.app.name": name,
         "spark.driver.extraJavaOptions": quiet,
         "spark.ui.showConsoleProgress": "false",
+        # Java and Python of one machine talk over a socket file: over TCP every task waits 40 ms
+        # for an acknowledgement that the system delays.
+        "spark.python.unix.domain.socket.enabled": "true",
     }
     if settings.is_local:
         found["spark.python.daemon.module"] = "dovetail_pipeline.spark.daemon"

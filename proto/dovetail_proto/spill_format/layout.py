@@ -10,6 +10,7 @@ be null (the key's, the constant ones) are declared so, which spares their level
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +46,12 @@ class InputLayout:
     leaves: dict[str, tuple[int, ...]]  # leaf columns of each kept column, by position in the file
     leaf_count: int
     options: dict[str, Any]  # for pq.ParquetWriter
+
+    def schema_of(self, columns: Sequence[str]) -> pa.Schema:
+        """Some columns of a file, the kept ones with their kept types."""
+        return pa.schema(
+            [(self.file_schema if n in _CONSTANT else self.kept).field(n) for n in columns]
+        )
 
 
 def input_layout(plan: InputPlan) -> InputLayout:

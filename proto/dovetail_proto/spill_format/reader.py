@@ -37,7 +37,6 @@ class InputFile:
     def __init__(self, storage: Storage, entry: InputEntry, layout: InputLayout) -> None:
         self.place = f"{storage.uri}/{entry.name}"
         self.entry = entry
-        self._first = np.searchsorted(entry.row_group, np.arange(entry.row_groups + 1))
         self._layout = layout
         self._raw = _open(storage, entry.name, self.place)
         try:
@@ -53,39 +52,35 @@ class InputFile:
         return self._chunks.bytes_read
 
     def read(self, row_groups: Sequence[int], columns: Sequence[str]) -> pa.Table:
-        """The rows of some row groups, in file order, with the kept types of `columns`."""
+        """The rows of some row groups, in file order, with the kept types of `columns`.
+
+        `__group` and `__generation` are columns too.
+        """
         leaves = [leaf for name in columns for leaf in self._layout.leaves[name]]
         self._chunks.load(c for r in row_groups for c in self._chunks_of(r, leaves))
         try:
             table = self._parquet.reader.read_row_groups(
                 list(row_groups), column_indices=leaves, use_threads=False
             )
-            kept = pa.schema([self._layout.kept.field(name) for name in columns])
-            table = table.select(list(columns)).cast(kept)
+            table = table.select(list(columns)).cast(self._layout.schema_of(columns))
         except (pa.ArrowException, OSError, KeyError) as e:
             refuse(self.place, f"cannot be decoded: {e}")
-        expected = int(self.entry.rows[self.pieces(row_groups)].sum())
+        expected = int(self.entry.rows[list(row_groups)].sum())
         if table.num_rows != expected:
             refuse(self.place, f"has {table.num_rows} rows where {expected} were written")
         return table
 
-    def pieces(self, row_groups: Sequence[int]) -> NDArray[np.int64]:
-        """The pieces that `read` of these row groups returns, in order, by number in the entry."""
-        runs = [np.arange(self._first[r], self._first[r + 1]) for r in row_groups]
-        return np.concatenate(runs).astype(np.int64)
-
-    def check_hashes(self, hashes: NDArray[np.uint64], pieces: NDArray[np.int64]) -> None:
-        """Refuse rows of whole pieces, in order, whose key hashes are not what was recorded.
+    def check_hashes(self, hashes: NDArray[np.uint64], row_groups: Sequence[int]) -> None:
+        """Refuse rows of whole row groups, in order, whose key hashes are not what was recorded.
 
         A changed hash function shows here, before it can make matching keys miss each other.
         """
-        ends = np.cumsum(self.entry.rows[pieces])
-        starts = ends - self.entry.rows[pieces]
-        ok = (hashes[starts] == self.entry.hash_min[pieces]).all()
-        ok = ok and (hashes[ends - 1] == self.entry.hash_max[pieces]).all()
-        falls = hashes[1:] < hashes[:-1]
-        falls[ends[:-1] - 1] = False
-        if not ok or falls.any():
+        numbers = list(row_groups)
+        ends = np.cumsum(self.entry.rows[numbers])
+        starts = ends - self.entry.rows[numbers]
+        ok = (hashes[starts] == self.entry.hash_min[numbers]).all()
+        ok = ok and (hashes[ends - 1] == self.entry.hash_max[numbers]).all()
+        if not ok or (hashes[1:] < hashes[:-1]).any():
             refuse(self.place, "its rows are not in the recorded order of key hashes")
 
     def check_all(self) -> None:

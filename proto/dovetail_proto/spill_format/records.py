@@ -1,16 +1,14 @@
 """What a spill store says about itself: the manifest of a push, and the record of a closed run.
 
-A manifest describes each input's file by *pieces*, the rows of one group that lie in one row group,
-as arrays with one element per piece, in file order:
+A manifest lists the groups of the push and, for each input, its file by row groups, as arrays with
+one element each. Groups, and so hashes, ascend through the file:
 
-    file input-01.parquet       piece:   0      1      2      3      4
-                            row_group:   0      0      1      2      3
-                                group:  17     42     99     99     99     small groups share a row
-                           generation:   0      3      1      1      1     group, large ones have
-                                 rows: 800     30  41000  41000   1600     several
-                       hash_min … max: sorted and disjoint within a group
+    group:       17   42   99                row_group:     0        1        2        3
+    generation:   0    3    1                     rows:   830    41000    41000     1600
+    rows:       800   30  83600              hash range:  17 … 42   99 …     99 …     99 …
 
-Everything read here comes from outside and is checked before it is believed.
+Small groups share a row group and large ones have several. Everything read here comes from outside
+and is checked before it is believed.
 """
 
 from __future__ import annotations
@@ -67,7 +65,7 @@ def input_file(index: int) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InputEntry:
-    """One input's file in a push; the arrays below `chunk_crc32` have one element per piece.
+    """One input's file in a push.
 
     Every byte of the file is under a checksum: the four of the magic, then the column chunks
     without a gap, then the footer.
@@ -78,18 +76,16 @@ class InputEntry:
     footer_bytes: int  # Parquet's footer with its length and magic: the file's last bytes
     footer_crc32: int
     chunk_crc32: NDArray[np.uint32]  # of column chunks, by row group, then by leaf column
-    row_group: NDArray[np.int64]  # 0, then never falling and never leaving one out
-    group: NDArray[np.int64]
-    generation: NDArray[np.int64]
-    rows: NDArray[np.int64]
+    group_rows: NDArray[np.int64]  # of each group of the push; 0 if only other inputs have rows
+    rows: NDArray[np.int64]  # this and those below have one element per row group
     memory_bytes: NDArray[np.int64]  # as Arrow, when it was written
-    hash_min: NDArray[np.uint64]
-    hash_max: NDArray[np.uint64]
+    hash_min: NDArray[np.uint64]  # of the first row; hashes never fall from row to row
+    hash_max: NDArray[np.uint64]  # of the last row
 
     @property
     def row_groups(self) -> int:
         """Row groups in the file."""
-        return int(self.row_group[-1]) + 1
+        return self.rows.size
 
     def to_json(self) -> dict[str, Any]:
         """The entry as JSON values."""
@@ -98,17 +94,14 @@ class InputEntry:
             "bytes": self.bytes,
             "footer_bytes": self.footer_bytes,
             "footer_crc32": hex32(self.footer_crc32),
-            "chunk_crc32": pack(self.chunk_crc32),
+            "row_groups": self.row_groups,
             "leaf_columns": self.chunk_crc32.size // self.row_groups,
-            "pieces": {
-                "row_group": self.row_group.tolist(),
-                "group": self.group.tolist(),
-                "generation": self.generation.tolist(),
-                "rows": self.rows.tolist(),
-                "memory_bytes": self.memory_bytes.tolist(),
-                "hash_min": [hex64(h) for h in self.hash_min.tolist()],
-                "hash_max": [hex64(h) for h in self.hash_max.tolist()],
-            },
+            "chunk_crc32": pack(self.chunk_crc32, "uint32"),
+            "group_rows": pack(self.group_rows, "uint32"),
+            "rows": pack(self.rows, "uint32"),
+            "memory_bytes": pack(self.memory_bytes, "uint64"),
+            "hash_min": pack(self.hash_min, "uint64"),
+            "hash_max": pack(self.hash_max, "uint64"),
         }
 
 
@@ -118,18 +111,16 @@ class PushManifest:
 
     store_id: str
     push: int  # from 1
+    group: NDArray[np.int64]  # the groups of this push, ascending
+    generation: NDArray[np.int64]  # that each of them was pushed as
     inputs: tuple[InputEntry | None, ...]  # None: the push holds no rows of that input
     crc32: int  # of the manifest file, so that the record of the run can name it
 
     @property
     def groups(self) -> dict[GroupId, Generation]:
         """The groups of this push, each with the generation that it was pushed as."""
-        found: dict[GroupId, Generation] = {}
-        for entry in self.inputs:
-            if entry is not None:
-                pairs = zip(entry.group.tolist(), entry.generation.tolist(), strict=True)
-                found.update((GroupId(g), Generation(t)) for g, t in pairs)
-        return found
+        pairs = zip(self.group.tolist(), self.generation.tolist(), strict=True)
+        return {GroupId(g): Generation(t) for g, t in pairs}
 
     @property
     def bytes(self) -> int:
@@ -141,6 +132,9 @@ class PushManifest:
         return {
             "store": self.store_id,
             "push": self.push,
+            "groups": self.group.size,
+            "group": pack(self.group, "uint32"),
+            "generation": pack(self.generation, "uint32"),
             "inputs": [None if e is None else e.to_json() for e in self.inputs],
         }
 
@@ -152,8 +146,12 @@ def manifest_from_fields(
     check = checker(fields.place)
     check(fields.text("store") == store_id, "belongs to another spill store")
     check(fields.integer("push") == push, f"is not the manifest of push {push}")
+    count = fields.integer("groups", 0, plan.partitions)
+    group = fields.packed_ints("group", "uint32", count, 0, plan.partitions - 1)
+    generation = fields.packed_ints("generation", "uint32", count, 0, GENERATIONS_MAX)
     raw = fields.items("inputs")
     fields.done()
+    check(bool((group[1:] > group[:-1]).all()), "its groups do not ascend")
     check(len(raw) == len(plan.inputs), f"has {len(raw)} inputs, the query {len(plan.inputs)}")
     inputs = tuple(
         None
@@ -161,56 +159,53 @@ def manifest_from_fields(
         else _input_entry(
             Fields(r, f"{fields.place}: input {i}"),
             f"{push_folder(push)}/{input_file(i)}",
+            group,
             plan.partitions,
         )
         for i, r in enumerate(raw)
     )
-    generations: dict[int, int] = {}
+    rows = np.zeros(count, np.int64)
     for entry in inputs:
         if entry is not None:
-            for g, t in zip(entry.group.tolist(), entry.generation.tolist(), strict=True):
-                check(generations.setdefault(g, t) == t, f"group {g} has two generations")
-    return PushManifest(store_id, push, inputs, crc32)
+            rows += entry.group_rows
+    check(bool((rows > 0).all()), "lists a group that has no rows")
+    return PushManifest(store_id, push, group, generation, inputs, crc32)
 
 
-def _input_entry(fields: Fields, name: str, partitions: int) -> InputEntry:
+def _input_entry(
+    fields: Fields, name: str, group: NDArray[np.int64], partitions: int
+) -> InputEntry:
     check = checker(fields.place)
     check(fields.text("name") == name, f"names a file other than {name}")
+    size = fields.integer("bytes", 12)
+    footer_bytes = fields.integer("footer_bytes", 8)
+    check(footer_bytes <= size, "its footer is larger than the file")
+    # Each row group takes some bytes of the file: a size that could never be read is refused here.
+    count = fields.integer("row_groups", 1, size)
     leaves = fields.integer("leaf_columns", 1, 1 << 20)
-    columns = fields.fields("pieces")
-    row_group = columns.ints("row_group")
-    check(row_group.size > 0, "a file without rows is listed")
-    steps = np.diff(row_group, prepend=0)
-    in_turn = row_group[0] == 0 and bool(((steps == 0) | (steps == 1)).all())
-    check(in_turn, "row groups are not counted one by one")
     entry = InputEntry(
         name=name,
-        bytes=fields.integer("bytes", 12),
-        footer_bytes=fields.integer("footer_bytes", 8),
+        bytes=size,
+        footer_bytes=footer_bytes,
         footer_crc32=fields.hex32("footer_crc32"),
-        chunk_crc32=fields.packed("chunk_crc32", "uint32", leaves * (int(row_group[-1]) + 1)),
-        row_group=row_group,
-        group=columns.ints("group", 0, partitions - 1),
-        generation=columns.ints("generation", 0, GENERATIONS_MAX),
-        rows=columns.ints("rows", 1),
-        memory_bytes=columns.ints("memory_bytes"),
-        hash_min=columns.hashes("hash_min"),
-        hash_max=columns.hashes("hash_max"),
+        chunk_crc32=fields.packed("chunk_crc32", "uint32", leaves * count),
+        group_rows=fields.packed_ints("group_rows", "uint32", group.size),
+        rows=fields.packed_ints("rows", "uint32", count, 1),
+        memory_bytes=fields.packed_ints("memory_bytes", "uint64", count),
+        hash_min=fields.packed("hash_min", "uint64", count),
+        hash_max=fields.packed("hash_max", "uint64", count),
     )
-    columns.done()
     fields.done()
-    sizes = {a.size for a in (entry.group, entry.generation, entry.rows)}
-    sizes |= {a.size for a in (entry.memory_bytes, entry.hash_min, entry.hash_max)}
-    check(sizes == {row_group.size}, "pieces are described by lists of different lengths")
-    check(entry.footer_bytes <= entry.bytes, "its footer is larger than the file")
     check(bool((entry.hash_min <= entry.hash_max).all()), "a hash range ends before it begins")
+    check(
+        bool((entry.hash_max[:-1] <= entry.hash_min[1:]).all()),
+        "its row groups are not in hash order",
+    )
+    check(entry.group_rows.sum() == entry.rows.sum(), "its groups have other rows than its file")
+    held = group[entry.group_rows > 0]
     for bound in (entry.hash_min, entry.hash_max):
-        owner = partition_ids(bound, partitions)
-        check(bool((owner == entry.group).all()), "a hash range lies outside its group")
-    order = np.argsort(entry.group, kind="stable")
-    again = entry.group[order][1:] == entry.group[order][:-1]
-    ordered = entry.hash_max[order][:-1] <= entry.hash_min[order][1:]
-    check(bool(ordered[again].all()), "the pieces of a group are not in hash order")
+        known = np.isin(partition_ids(bound, partitions), held)
+        check(bool(known.all()), "a hash range lies outside its groups")
     return entry
 
 
@@ -234,14 +229,16 @@ class RunRecord:
                 raise SpillError(f"run record: {n} does not fit 63 bits")
         if not 0 <= self.checksum <= UINT64_MAX:
             raise SpillError(f"run record: checksum {self.checksum} does not fit 64 bits")
-        groups = sorted(self.produced)
+        groups = np.array(sorted(self.produced), np.int64)
+        combinations = np.array([self.produced[g] for g in groups.tolist()], np.int64)
         return {
             "rows_in": list(self.rows_in),
             "results_run": self.results_run,
             "checksum": hex64(self.checksum),
             "produced": {
-                "group": groups,
-                "combinations": [self.produced[g] for g in groups],
+                "groups": groups.size,
+                "group": pack(groups, "uint32"),
+                "combinations": pack(combinations, "uint64"),
             },
             "interrupted": self.interrupted,
             "map_version": int(self.map_version),
@@ -252,16 +249,17 @@ class RunRecord:
 def record_from_fields(fields: Fields, plan: QueryPlan) -> RunRecord:
     """Check and read a run record; the caller takes what else the fields hold."""
     produced = fields.fields("produced")
-    groups = produced.ints("group", 0, plan.partitions - 1).tolist()
-    combinations = produced.ints("combinations").tolist()
+    count = produced.integer("groups", 0, plan.partitions)
+    group = produced.packed_ints("group", "uint32", count, 0, plan.partitions - 1)
+    combinations = produced.packed_ints("combinations", "uint64", count)
     produced.done()
-    if len(groups) != len(combinations) or len(set(groups)) != len(groups):
-        refuse(fields.place, "produced combinations do not match their groups")
+    if (group[1:] <= group[:-1]).any():
+        refuse(fields.place, "the groups that produced combinations do not ascend")
     record = RunRecord(
         rows_in=tuple(fields.ints("rows_in").tolist()),
         results_run=fields.integer("results_run"),
         checksum=fields.hex64("checksum"),
-        produced=dict(zip(groups, combinations, strict=True)),
+        produced=dict(zip(group.tolist(), combinations.tolist(), strict=True)),
         interrupted=fields.boolean("interrupted"),
         map_version=MapVersion(fields.integer("map_version")),
         output=fields.optional_text("output"),

@@ -16,6 +16,8 @@ import re
 import uuid
 import zlib
 
+import numpy as np
+
 from dovetail_proto.errors import SpillError
 from dovetail_proto.query import QueryPlan, plan_from_json
 from dovetail_proto.spill_format.layout import input_layout
@@ -44,31 +46,40 @@ class SpillStore:
     """An open store. Make one with `create` or `open`; instances share nothing but the files."""
 
     def __init__(
-        self, storage: Storage, plan: QueryPlan, store_id: str, pushes: list[PushManifest]
+        self,
+        storage: Storage,
+        plan: QueryPlan,
+        store_id: str,
+        pushes: list[PushManifest],
+        run: str = "",
     ) -> None:
         self.storage = storage
         self.plan = plan
         self.id = store_id  # 32 hexadecimal digits, drawn when the store was created
+        self.run = run or store_id  # the same in the stores that several processors fill in one run
         self.layouts = tuple(input_layout(i) for i in plan.inputs)
         self._pushes = pushes
         self._writing = False
 
     @classmethod
-    def create(cls, root: str, plan: QueryPlan) -> SpillStore:
-        """Start an empty store for `plan` at a path or URI; SpillError if something is there."""
-        return cls.create_in(open_storage(root), plan)
+    def create(cls, root: str, plan: QueryPlan, *, run: str = "") -> SpillStore:
+        """Start an empty store for `plan` at a path or URI; SpillError if something is there.
+
+        `run` names a run that has a store on each of several processors; empty: this one alone.
+        """
+        return cls.create_in(open_storage(root), plan, run=run)
 
     @classmethod
-    def create_in(cls, storage: Storage, plan: QueryPlan) -> SpillStore:
+    def create_in(cls, storage: Storage, plan: QueryPlan, *, run: str = "") -> SpillStore:
         """As `create`, in a storage that is already open."""
-        store = cls(storage, plan, uuid.uuid4().hex, [])
+        store = cls(storage, plan, uuid.uuid4().hex, [], run)
         try:
             if storage.names(""):
                 raise SpillError(
                     f"spill store {storage.uri}: the folder is not empty",
                     remedy="give an empty or new folder, or clean up what is there first",
                 )
-            body = {"store": store.id, "plan": json.loads(plan.to_json())}
+            body = {"store": store.id, "run": store.run, "plan": json.loads(plan.to_json())}
             storage.write(QUERY_FILE, seal("query", body))
         except OSError as e:
             raise SpillError(
@@ -93,12 +104,13 @@ class SpillStore:
             )
         fields = query[0]
         store_id = check_store_id(fields.text("store"), fields.place)
+        run = fields.text("run")
         try:
             plan = plan_from_json(json.dumps(fields.take("plan")))
         except SpillError as e:
             raise SpillError(f"{fields.place}: {e.message}", remedy=e.remedy) from e
         fields.done()
-        store = cls(storage, plan, store_id, [])
+        store = cls(storage, plan, store_id, [], run)
         store._pushes = [m for n in _push_numbers(storage) if (m := store._manifest(n))]
         store._check_generations()
         if store.closed:
@@ -201,14 +213,20 @@ class SpillStore:
         )
 
     def _check_generations(self) -> None:
-        seen: dict[tuple[int, int], int] = {}
-        for push in self._pushes:
-            for pair in push.groups.items():
-                if seen.setdefault(pair, push.push) != push.push:
-                    refuse(
-                        f"{self.root}/{push_folder(push.push)}/{MANIFEST_FILE}",
-                        f"group {pair[0]} has generation {pair[1]} in push {seen[pair]} too",
-                    )
+        if not self._pushes:
+            return
+        pushes = np.repeat([p.push for p in self._pushes], [p.group.size for p in self._pushes])
+        groups = self.plan.partitions
+        pairs = np.concatenate([p.generation * groups + p.group for p in self._pushes])
+        order = np.argsort(pairs, kind="stable")
+        twice = np.flatnonzero(pairs[order][1:] == pairs[order][:-1])
+        if twice.size:
+            first, again = pushes[order[twice[0]]], pushes[order[twice[0] + 1]]
+            generation, group = divmod(int(pairs[order[twice[0]]]), groups)
+            refuse(
+                f"{self.root}/{push_folder(again)}/{MANIFEST_FILE}",
+                f"group {group} has generation {generation} in push {first} too",
+            )
 
 
 def _push_numbers(storage: Storage) -> list[int]:

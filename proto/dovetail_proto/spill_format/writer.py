@@ -13,6 +13,7 @@ import contextlib
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -72,7 +73,8 @@ class PushWriter:
             )
             for i, layout in enumerate(layouts)
         ]
-        self._groups: set[int] = set()
+        self._groups: list[tuple[int, int]] = []  # with their generations; those that have rows
+        self._last = -1  # the group written last
         self._ended = ended
         self._open = True
 
@@ -87,21 +89,26 @@ class PushWriter:
 
         `tables` hold the kept columns of each input, in key-hash order, and `hash_ranges` their
         smallest and largest key hash; None stands for no rows. Tables must stay as they are until
-        the push has ended. Small groups share row groups with those written next, so write groups
-        in ascending order: then neighbours by hash lie together. SpillError ends the push.
+        the push has ended. Groups must ascend: small ones share row groups with those written
+        next, and so a file is in hash order throughout. SpillError ends the push.
         """
-        if not self._open or group in self._groups:
-            raise ValueError(f"group {group}: the push is over or has it already")
+        if not self._open or group <= self._last:
+            raise ValueError(
+                f"group {group}: the push is over, has it already, or has group {self._last}, "
+                "which must come later"
+            )
         if len(tables) != len(self._files) or len(hash_ranges) != len(self._files):
             raise ValueError(f"group {group}: expected {len(self._files)} tables and hash ranges")
-        self._groups.add(group)
+        self._last = group
         size = 0
         try:
             for file, table, bounds in zip(self._files, tables, hash_ranges, strict=True):
                 if table is not None and table.num_rows:
                     if bounds is None:
                         raise ValueError(f"group {group}: rows without a hash range")
-                    size += file.write(group, generation, table, bounds)
+                    size += file.write(group, table, bounds, generation)
+                    if not self._groups or self._groups[-1][0] != group:
+                        self._groups.append((group, generation))
         except OSError as e:
             self._fail(e)
         except BaseException:
@@ -114,10 +121,17 @@ class PushWriter:
         if not self._open:
             raise ValueError("the push is over")
         try:
-            entries = tuple(f.finish() for f in self._files)
-            body = PushManifest(self._store_id, self.push, entries, 0).body()
-            data = seal("manifest", body)
-            manifest = PushManifest(self._store_id, self.push, entries, zlib.crc32(data))
+            groups = np.array(self._groups, np.int64).reshape(-1, 2)
+            manifest = PushManifest(
+                store_id=self._store_id,
+                push=self.push,
+                group=groups[:, 0],
+                generation=groups[:, 1],
+                inputs=tuple(f.finish(groups[:, 0]) for f in self._files),
+                crc32=0,
+            )
+            data = seal("manifest", manifest.body())
+            manifest = replace(manifest, crc32=zlib.crc32(data))
             self._storage.write(f"{self._folder}/{MANIFEST_FILE}", data)
         except OSError as e:
             self._fail(e)
@@ -171,19 +185,20 @@ class _InputWriter:
         self._scratch: str | None = None
         self._sink: Any = None
         self._writer: Any = None
-        self._pieces: list[tuple[int, int, int, int, int, int, int]] = []
-        self._pending: list[pa.Table] = []  # tables of the last pieces, not written yet
+        self._group_rows: dict[int, int] = {}
+        self._row_groups: list[tuple[int, int, int, int]] = []  # rows, bytes, hash range; written
+        self._pending: list[tuple[pa.Table, int, int]] = []  # with group and generation
         self._pending_bytes = 0
-        self._row_groups = 0  # written
+        self._pending_range: HashRange = (0, 0)
 
-    def write(self, group: int, generation: int, table: pa.Table, bounds: HashRange) -> int:
+    def write(self, group: int, table: pa.Table, bounds: HashRange, generation: int) -> int:
         size = int(table.nbytes)
+        self._group_rows[group] = table.num_rows
         if size >= ROW_GROUP_BYTES_MIN:
             self._flush()
         for part, part_bytes, low, high in self._parts(table, size, bounds):
-            piece = (self._row_groups, group, generation, part.num_rows, part_bytes, low, high)
-            self._pieces.append(piece)
-            self._pending.append(part)
+            self._pending_range = (self._pending_range[0] if self._pending else low, high)
+            self._pending.append((part, group, generation))
             self._pending_bytes += part_bytes
             if self._pending_bytes >= ROW_GROUP_BYTES_MIN:
                 self._flush()
@@ -205,7 +220,7 @@ class _InputWriter:
             yield part, part.nbytes, low, high
 
     def _flush(self) -> None:
-        """Write the pending pieces as one row group."""
+        """Write what is pending as one row group."""
         if not self._pending:
             return
         if self._writer is None:
@@ -214,18 +229,23 @@ class _InputWriter:
             self._sink = pa.BufferedOutputStream(raw, WRITE_BUFFER_BYTES)
             schema = self._layout.file_schema.with_metadata(self._identity)
             self._writer = pq.ParquetWriter(self._sink, schema, **self._layout.options)
-        rows = pa.concat_tables(self._pending)
-        pieces = np.array([p[1:4] for p in self._pieces[-len(self._pending) :]])
-        constants = [np.repeat(pieces[:, c].astype(np.int32), pieces[:, 2]) for c in (0, 1)]
+        rows = pa.concat_tables([p[0] for p in self._pending])
+        counts = [p[0].num_rows for p in self._pending]
+        constants = [
+            np.repeat(np.array([p[c] for p in self._pending], np.int32), counts) for c in (1, 2)
+        ]
         arrays = [*rows.columns, *(pa.array(c) for c in constants)]
         table = pa.Table.from_arrays(arrays, schema=self._layout.file_schema)
         self._writer.write_table(table, rows.num_rows)
+        self._row_groups.append((rows.num_rows, self._pending_bytes, *self._pending_range))
         self._pending.clear()
         self._pending_bytes = 0
-        self._row_groups += 1
 
-    def finish(self) -> InputEntry | None:
-        """Close the file, take its checksums and publish it; None if no rows came."""
+    def finish(self, groups: NDArray[np.int64]) -> InputEntry | None:
+        """Close the file, take its checksums and publish it; None if no rows came.
+
+        `groups` are those of the push.
+        """
         self._flush()
         if self._scratch is None:
             return None
@@ -234,20 +254,18 @@ class _InputWriter:
         chunks, footer_bytes, footer_crc32 = _checksums(self._scratch)
         size = os.path.getsize(self._scratch)
         self._storage.publish(self._scratch, self._name)
-        columns = list(zip(*self._pieces, strict=True))
+        rows, memory_bytes, hash_min, hash_max = zip(*self._row_groups, strict=True)
         return InputEntry(
             name=self._name,
             bytes=size,
             footer_bytes=footer_bytes,
             footer_crc32=footer_crc32,
             chunk_crc32=chunks,
-            row_group=np.array(columns[0], np.int64),
-            group=np.array(columns[1], np.int64),
-            generation=np.array(columns[2], np.int64),
-            rows=np.array(columns[3], np.int64),
-            memory_bytes=np.array(columns[4], np.int64),
-            hash_min=np.array(columns[5], np.uint64),
-            hash_max=np.array(columns[6], np.uint64),
+            group_rows=np.array([self._group_rows.get(g, 0) for g in groups.tolist()], np.int64),
+            rows=np.array(rows, np.int64),
+            memory_bytes=np.array(memory_bytes, np.int64),
+            hash_min=np.array(hash_min, np.uint64),
+            hash_max=np.array(hash_max, np.uint64),
         )
 
     def drop(self) -> None:
