@@ -93,6 +93,7 @@ class Cluster:
         self._tick_s = min(TICK_S_MAX, settings.dead_after_s / TICKS_PER_SILENCE)
         self._ticked_s = self.started_s
         self.cause: DovetailError | None = None
+        self.on_end: Callable[[], None] = lambda: None  # called once, on the machine's thread
         self._queue: queue.Queue[Callable[[], None]] = queue.Queue(EVENTS_QUEUED_MAX)
         self._links: dict[ProcessorId, Link] = {}  # touched by the loop's thread only
         self._waiting: list[_Waiting] = []  # likewise; by revision
@@ -314,3 +315,4 @@ class Cluster:
             left = list(self._answers)
         for answer in left:
             answer.set_exception(stopped)
+        self.on_end()

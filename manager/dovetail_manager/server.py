@@ -126,6 +126,7 @@ class ManagerServer:
             raise
         try:
             self._health, health_calls = health_handlers()
+            self._cluster.on_end = self._health.enter_graceful_shutdown
             self._server, self._port = start_server(
                 s.listen,
                 s.security,
@@ -158,8 +159,6 @@ class ManagerServer:
         """End. Processors go on, and the next manager goes on from the store; twice is no error."""
         if self._rest is not None:
             self._rest.stop()
-        if self._server is not None:
-            self._health.enter_graceful_shutdown()
         self._cluster.stop()
         if self._server is not None:
             self._server.stop(STOP_GRACE_S).wait()

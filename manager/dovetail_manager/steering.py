@@ -11,6 +11,7 @@ the store holds. A processor's death fails the queries that it owns groups of or
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from dovetail_manager.membership import IN, Member, MemberState
 from dovetail_manager.moves.journal import map_key, move_from_json
@@ -168,7 +169,9 @@ class Steering(QuerySteering):
             self.membership.heartbeat(m, now_s)
         except Refusal:
             return [Send(m.processor, Heard(self.epoch, m.processor, m.incarnation, False))]
-        self.load.heartbeat(m, now_s)
+        # A query that was dropped may be reported for a moment longer.
+        known = tuple(x for x in m.loads if x.query in self.queries)
+        self.load.heartbeat(replace(m, loads=known), now_s)
         return self._welcome(m.processor)
 
     def _welcome(self, processor: ProcessorId) -> list[Instruction]:

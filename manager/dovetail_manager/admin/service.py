@@ -23,7 +23,7 @@ from dovetail_manager.chronicle import (
     move_status,
     moves_history,
 )
-from dovetail_manager.cluster import Cluster
+from dovetail_manager.cluster import Cluster, Stopped
 from dovetail_manager.governor import Governor
 from dovetail_manager.planner import plan_query
 from dovetail_manager.steering import Output
@@ -231,8 +231,14 @@ class AdminService:
         )
 
     def events(self, since: int, wait_s: float = 0.0) -> a.Events:
-        """Events after number `since`; waits up to `wait_s` for the first one."""
-        return self._cluster.events.since(since, wait_s)
+        """Events after number `since`; waits up to `wait_s` for the first one.
+
+        Stopped if the manager has ended and there is nothing more to tell.
+        """
+        seen = self._cluster.events.since(since, wait_s)
+        if not seen.events and self._cluster.ended.is_set():
+            raise Stopped("the manager has ended") from self._cluster.cause
+        return seen
 
     # Parts ----------------------------------------------------------------------------------------
 

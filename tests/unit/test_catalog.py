@@ -1,0 +1,385 @@
+"""Streams and queries under the manager's machine: who is told what, and how queries end."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dovetail_manager.catalog import End
+from dovetail_manager.moves.protocol import Send
+from dovetail_proto.assignment import Phase
+from dovetail_proto.errors import ConfigError, Domain, Refusal
+from dovetail_proto.ids import Epoch, GroupId, MapVersion, ProcessorId, QueryName
+from dovetail_proto.messages import (
+    ComputePartitionsToMove,
+    Deactivated,
+    DeactivatePartitions,
+    FinishMove,
+    MoveFinished,
+    PartitionsToMove,
+    QueryStopped,
+    Reactivated,
+    ReactivatePartitions,
+    Received,
+    Reserve,
+    Reserved,
+    SendPartitions,
+    Stage,
+    StopQuery,
+)
+from kit.governed import SCHEMA, Governed, report
+
+Q = QueryName("q")
+
+
+def running(*names: str) -> Governed:
+    """A manager, members and the query q."""
+    manager = Governed()
+    manager.join(*names)
+    manager.submit()
+    return manager
+
+
+def move_on(manager: Governed, sizes: int = 10) -> None:
+    """Answer what the manager asks in moves, until it asks nothing more."""
+    seen = 0
+    while seen < len(manager.sent):
+        asked = manager.sent[seen]
+        seen += 1
+        if (answer := _answer(asked, sizes)) is not None:
+            manager.hear(asked.to, answer)
+
+
+def _answer(asked: Send, size: int) -> Any:
+    match asked.message:
+        case ComputePartitionsToMove(ref, _, groups, exclude):
+            chosen = groups or tuple(g for g in (GroupId(0), GroupId(1)) if g not in exclude)
+            return PartitionsToMove(ref, chosen, tuple(size for _ in chosen))
+        case Reserve(ref):
+            return Reserved(ref)
+        case DeactivatePartitions(ref, chunk):
+            return Deactivated(ref, chunk)
+        case ReactivatePartitions(ref, chunk, _, _, patch):
+            return Reactivated(ref, chunk, patch.to_version)
+        case FinishMove(ref):
+            return MoveFinished(ref)
+    return None
+
+
+def received(manager: Governed) -> None:
+    """The receiver has every chunk that was ordered to be sent."""
+    for sent in list(manager.sent):
+        if isinstance(sent.message, SendPartitions):
+            m = sent.message
+            manager.hear(m.receiver, Received(m.ref, m.chunk, 10))
+
+
+# Telling -----------------------------------------------------------------------------------------
+
+
+def test_processors_are_told_only_what_is_durable() -> None:
+    """A stream, a query and its closing wait for the store, each for itself."""
+    manager = Governed()
+    manager.join("a")
+    manager.held = True
+    manager.submit()
+    manager.do("set_phase", Q, Phase.CLOSING)
+    told = [[], ["s"], ["s", "t"], ["s", "t"], ["s", "t"]]
+    phases = [[], [], [], [Phase.RUNNING], [Phase.CLOSING]]
+    for streams, phase in zip(told, phases, strict=True):
+        manager.pass_time(1.5)
+        seen = manager.assigned("a")
+        assert seen is not None
+        assert [s.name for s in seen.streams] == streams
+        assert [q.phase for q in seen.queries] == phase
+        if manager.waiting:
+            manager.write(manager.waiting.pop(0))
+
+
+def test_versions_grow_from_manager_to_manager() -> None:
+    """What a processor had from a former one is never taken for this one's."""
+    manager = running("a")
+    first = manager.assigned("a")
+    successor = Governed(2, manager.entries)
+    successor.pass_time(0.5)
+    second = successor.assigned("a")
+    assert first is not None
+    assert second is not None
+    assert second.version > first.version
+    assert second.queries == first.queries
+    assert second.streams == first.streams
+
+
+def test_a_self_join_has_a_split_per_input_at_one_home() -> None:
+    """Both read the same stream."""
+    manager = Governed()
+    manager.join("a", "b")
+    manager.submit(sql="SELECT x.k AS a, y.v AS b FROM s x JOIN s y ON x.k = y.k")
+    assert manager.governor.steering.queries[Q].split_hosts == {"a": ("q/0", "q/1")}
+
+
+def test_names_are_taken_once_and_streams_must_exist() -> None:
+    """The second is refused by name; nothing was written."""
+    manager = running("a")
+    before = dict(manager.entries)
+    with pytest.raises(Refusal, match="query 'q' exists already") as taken:
+        manager.submit()
+    assert taken.value.details["reason"] == "exists"
+    with pytest.raises(Refusal, match="stream 's' exists already"):
+        manager.do("create_stream", "s", SCHEMA, None)
+    with pytest.raises(Refusal, match="stream 'x' is unknown; create it first"):
+        manager.do("end_stream", "x")
+    assert manager.entries == before
+
+
+def test_a_stream_needs_a_home() -> None:
+    """There is none without processors."""
+    with pytest.raises(ConfigError, match="a stream needs a processor as its home; start one"):
+        Governed().do("create_stream", "s", SCHEMA, None)
+
+
+def test_a_policy_says_whether_processors_push_by_themselves() -> None:
+    """Also when it is changed later."""
+    manager = running("a")
+    for name, allowed in (("none", False), ("disk", True), ("distributed", False)):
+        manager.do("set_policy", Q, name)
+        seen = manager.assigned("a")
+        assert seen is not None
+        assert seen.queries[0].disk.allowed is allowed
+
+
+# Ends --------------------------------------------------------------------------------------------
+
+
+def test_a_query_is_closed_when_its_moves_are_over() -> None:
+    """Though everyone said closed before; and no new move begins."""
+    manager = running("a", "b")
+    manager.do("move", Q, [GroupId(0)], ProcessorId("b"))
+    manager.do("set_phase", Q, Phase.CLOSING)
+    for name in ("a", "b"):
+        manager.beat(name, report(stage=Stage.CLOSED, results=5))
+    with pytest.raises(Refusal, match="query 'q' is closing: none of its groups move"):
+        manager.do("move", Q, [GroupId(1)], ProcessorId("b"))
+    assert manager.governor.catalog.spec("q").end is End.NOT_YET
+    move_on(manager)
+    received(manager)
+    move_on(manager)
+    assert manager.governor.catalog.spec("q").end is End.CLOSED
+    assert Governed(2, manager.entries).governor.steering.queries[Q].closed
+    manager.pass_time(1.0)
+    seen = manager.assigned("a")
+    assert seen is not None
+    assert seen.queries == ()
+
+
+def test_a_closing_query_waits_for_a_processor_that_joins_late() -> None:
+    """It gets the query in its phase, and has its say."""
+    manager = running("a")
+    manager.do("set_phase", Q, Phase.CLOSING)
+    manager.join("b")
+    manager.beat("a", report(stage=Stage.CLOSED))
+    seen = manager.assigned("b")
+    assert seen is not None
+    assert seen.queries[0].phase is Phase.CLOSING
+    assert manager.governor.catalog.spec("q").end is End.NOT_YET
+    manager.beat("b", report(groups=0, stage=Stage.CLOSED))
+    assert manager.governor.catalog.spec("q").end is End.CLOSED
+
+
+def test_what_a_leaver_did_stays_in_the_sums() -> None:
+    """Its last report is written down in the transaction that lets it go."""
+    manager = Governed()
+    manager.join("a")
+    manager.submit()
+    manager.join("b")
+    manager.beat("a", report(groups=4, results=3))
+    manager.beat("b", report(groups=0, results=9, checksum=1))
+    manager.do("leave", ProcessorId("b"))
+    manager.pass_time(1.5)
+    successor = Governed(2, manager.entries)
+    [left] = successor.governor.instances(Q)
+    assert (left.processor, left.load.results) == ("b", 9)
+    assert [h.kind for h in manager.happened[-2:]] == ["processor-leaving", "processor-left"]
+
+
+def test_a_leaver_is_let_go_when_it_has_reported_that_it_has_nothing() -> None:
+    """A report from before its last group left would miss results."""
+    manager = Governed()
+    manager.join("a")
+    manager.submit()
+    manager.join("b")
+    manager.beat("a", report(groups=4))
+    manager.beat("b", report(groups=1))
+    manager.do("leave", ProcessorId("b"))
+    manager.pass_time(2.0)
+    assert manager.happened[-1].kind == "processor-leaving"
+    manager.beat("b", report(groups=0))
+    manager.pass_time(1.0)
+    assert manager.happened[-1].kind == "processor-left"
+
+
+def test_a_death_writes_down_how_the_query_ended() -> None:
+    """Failure, time and all reports, in the transaction of the death."""
+    manager = running("a", "b")
+    manager.beat("b", report(results=2))
+    for _ in range(11):
+        manager.beat("a", report(results=1))
+        manager.pass_time(1.0)
+    [dead, failed] = manager.happened[-2:]
+    assert (dead.kind, dead.processor) == ("processor-died", "b")
+    assert (failed.kind, failed.text) == ("query-failed", f"processor b died: {dead.text}")
+    successor = Governed(2, manager.entries)
+    assert successor.governor.catalog.spec("q").end is End.FAILED
+    assert sum(i.load.results for i in successor.governor.instances(Q)) == 3
+
+
+def test_a_failed_query_is_settled_when_everyone_has_dropped_it() -> None:
+    """Until then it stays assigned where it is, and its name is not free."""
+    manager = running("a", "b")
+    manager.beat("a", report(stage=Stage.FAILED, cause="no memory"))
+    stops = [s.to for s in manager.sent if isinstance(s.message, StopQuery)]
+    assert stops == ["a", "b"]
+    manager.hear("a", QueryStopped(Q, Epoch(1)))
+    with pytest.raises(Refusal, match="a processor has not let go of it yet") as early:
+        manager.do("drop", Q)
+    assert early.value.domain is Domain.BUSY
+    manager.hear("b", QueryStopped(Q, Epoch(1)))
+    with pytest.raises(Refusal, match="has not let go"):
+        manager.do("drop", Q)
+    for name in ("a", "b"):
+        manager.beat(name)
+    manager.do("drop", Q)
+    assert [k for k in manager.entries if k.endswith("/q")] == []
+    manager.submit()
+    assert manager.governor.steering.queries[Q].cause == ""
+
+
+def test_a_running_query_cannot_be_dropped_nor_an_ended_one_steered() -> None:
+    """Each refusal says what state it is in."""
+    manager = running("a")
+    with pytest.raises(Refusal, match="query 'q' is running; close it first"):
+        manager.do("drop", Q)
+    manager.beat("a", report(stage=Stage.FAILED, cause="no memory"))
+    for verb, words in (
+        ("set_phase", (Q, Phase.RUNNING)),
+        ("set_policy", (Q, "disk")),
+        ("pin", (Q, [GroupId(0)], True)),
+        ("move", (Q, [GroupId(0)], ProcessorId("a"))),
+    ):
+        with pytest.raises(Refusal, match="query 'q' is failed"):
+            manager.do(verb, *words)
+    with pytest.raises(Refusal, match="query 'x' is unknown"):
+        manager.do("set_phase", QueryName("x"), Phase.PAUSED)
+
+
+# Groups ------------------------------------------------------------------------------------------
+
+
+def test_pinned_groups_stay() -> None:
+    """The sender is told to leave them out; an operator has to unpin; a leaver has to wait."""
+    manager = running("a", "b", "c")
+    manager.do("pin", Q, [GroupId(0), GroupId(3)], True)
+    with pytest.raises(Refusal, match="group 0 of query 'q' is pinned; unpin it first"):
+        manager.do("move", Q, [GroupId(0), GroupId(1)], ProcessorId("b"))
+    with pytest.raises(Refusal, match="group 3 of query 'q' is pinned to 'c'; unpin it first"):
+        manager.do("leave", ProcessorId("c"))
+    manager.beat("a", report(held_bytes=900), used=900)
+    manager.beat("b", report(), used=0)
+    manager.beat("c", report(), used=500)
+    manager.do("rebalance", Q, dry_run=False)
+    [asked] = [s.message for s in manager.sent if isinstance(s.message, ComputePartitionsToMove)]
+    assert (asked.exclude, asked.groups) == ((0,), ())
+    with pytest.raises(Refusal, match="group 0 is pinned"):
+        manager.hear("a", PartitionsToMove(asked.ref, (GroupId(0),), (1,)))
+    manager.do("pin", Q, [GroupId(0), GroupId(3)], False)
+    assert Governed(2, manager.entries).governor.steering.queries[Q].pinned == frozenset()
+
+
+def test_a_dry_run_only_tells() -> None:
+    """The same decision as without it, not recorded, nothing sent."""
+    manager = running("a", "b")
+    with pytest.raises(Refusal, match="a has not reported query 'q' yet"):
+        manager.do("rebalance", Q, dry_run=True)
+    manager.beat("a", report(held_bytes=900), used=900)
+    manager.beat("b", report(), used=0)
+    before = len(manager.sent)
+    [told] = manager.do("rebalance", Q, dry_run=True)
+    assert (told.admitted, told.number, len(manager.sent)) == (True, 0, before)
+    [done] = manager.do("rebalance", Q, dry_run=False)
+    assert (done.decision, done.admitted) == (told.decision, True)
+    assert manager.happened[-2].kind == "move-begun"
+    assert manager.happened[-1].kind == "adaptation-decided"
+
+
+def test_nothing_adapts_while_a_query_is_paused() -> None:
+    """However uneven memory is; it goes on when the query is resumed."""
+    manager = running("a", "b")
+    manager.do("set_phase", Q, Phase.PAUSED)
+
+    def uneven() -> list[Any]:
+        manager.beat("a", report(held_bytes=900), used=900)
+        manager.beat("b", report(), used=0)
+        manager.pass_time(1.5)
+        return [s for s in manager.sent if isinstance(s.message, ComputePartitionsToMove)]
+
+    assert uneven() == []
+    with pytest.raises(Refusal, match="is paused: none of its groups move; resume it first"):
+        manager.do("rebalance", Q, dry_run=False)
+    manager.do("set_phase", Q, Phase.RUNNING)
+    assert len(uneven()) > 0
+
+
+def test_an_ended_move_is_in_the_history_and_no_longer_an_entry() -> None:
+    """Also one whose manager died in between: its successor records it."""
+    manager = running("a", "b")
+    move = manager.do("move", Q, [GroupId(0)], ProcessorId("b"))
+    move_on(manager)
+    received(manager)
+    before_end = dict(manager.entries)
+    move_on(manager)
+    [record] = manager.histories["moves/q"].values()
+    told = json.loads(record)
+    assert (told["id"], told["outcome"], told["groups"]) == (move.id, "completed", 1)
+    assert [k for k in manager.entries if k.startswith("move/")] == []
+    assert manager.governor.steering.queries[Q].coordinator.map.version == MapVersion(2)
+
+    ended = json.loads(before_end[f"move/{move.id}"]) | {"outcome": "completed", "ended_s": 9.0}
+    between = before_end | {f"move/{move.id}": json.dumps(ended)}
+    successor = Governed(2, between)
+    assert json.loads(next(iter(successor.histories["moves/q"].values())))["id"] == move.id
+    assert [k for k in successor.entries if k.startswith("move/")] == []
+
+
+def test_moves_of_two_queries_have_different_ids() -> None:
+    """Their records are kept by id alone."""
+    manager = running("a", "b", "c", "d")
+    manager.submit("r")
+    first = manager.do("move", Q, [GroupId(0)], ProcessorId("b"))
+    second = manager.do("move", QueryName("r"), [GroupId(3)], ProcessorId("c"))
+    assert first.id != second.id
+    assert {f"move/{first.id}", f"move/{second.id}"} <= manager.entries.keys()
+
+
+def test_why_nothing_was_done_is_one_record_with_a_count() -> None:
+    """It is amended now and then, not once a second."""
+    manager = running("a", "b")
+    for _ in range(40):
+        manager.beat("a", report())
+        manager.beat("b", report())
+        manager.pass_time(1.0)
+    *_, last = (json.loads(t) for _, t in sorted(manager.histories["adaptations/q"].items()))
+    assert last["decision"] == "nothing"
+    assert 25 <= last["repeated_times"] <= 40
+
+
+def test_streams_of_a_dead_home_get_another() -> None:
+    """When no running query reads them; a new query finds them there."""
+    manager = running("a", "b")
+    for _ in range(12):
+        manager.beat("a", report())
+        manager.pass_time(1.0)
+    assert {s.home for s in manager.governor.catalog.streams.wanted.values()} == {"a"}
+    manager.submit("r")
+    assert manager.governor.steering.queries[QueryName("r")].split_hosts == {"a": ("r/0", "r/1")}
