@@ -1,1 +1,55 @@
-"""The front door: command line, Python interface, embedded cluster."""
+"""The front door: command line, Python interface, embedded cluster.
+
+    with dovetail.local(processors=2, memory="256MB") as cluster: …
+    cluster = dovetail.connect("http://127.0.0.1:7071", token)
+
+Names are loaded when first used, so that the command line starts at once.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dovetail.cluster import Cluster
+    from dovetail.connecting import connect, local
+    from dovetail.local_cluster import LocalCluster
+    from dovetail.queries import Query
+    from dovetail.results import Offset, Results
+    from dovetail.streams import Stream
+    from dovetail_proto.errors import DovetailError
+
+_HOMES = {
+    "Cluster": "dovetail.cluster",
+    "DovetailError": "dovetail_proto.errors",
+    "LocalCluster": "dovetail.local_cluster",
+    "Offset": "dovetail.results",
+    "Query": "dovetail.queries",
+    "Results": "dovetail.results",
+    "Stream": "dovetail.streams",
+    "connect": "dovetail.connecting",
+    "local": "dovetail.connecting",
+}
+
+__all__ = [
+    "Cluster",
+    "DovetailError",
+    "LocalCluster",
+    "Offset",
+    "Query",
+    "Results",
+    "Stream",
+    "connect",
+    "local",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dovetail' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

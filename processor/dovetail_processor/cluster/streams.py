@@ -37,6 +37,7 @@ class Streams:
                 Domain.QUERY,
                 f"stream {name!r} has not its home at {self._here!r}",
                 remedy="ask the manager where it is",
+                reason="home",
             )
         return stream
 

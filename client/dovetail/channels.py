@@ -1,0 +1,93 @@
+"""The processors' data planes as a client reaches them: one gRPC channel per address."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import grpc
+
+from dovetail_proto.errors import Domain, DovetailError, Refusal
+from dovetail_proto.feeds import Joined, QueryAt
+from dovetail_proto.ids import QueryName
+from dovetail_proto.transport import Security, Unreachable, call_metadata, open_channel, raised
+from dovetail_proto.wire.data import decode, encode
+
+_SERVICE = "/dovetail.v1.DataPlane"
+INGEST = f"{_SERVICE}/Ingest"
+AWAIT_JOINED = f"{_SERVICE}/AwaitJoined"
+READ_RESULTS = f"{_SERVICE}/ReadResults"
+
+
+class Channels:
+    """Channels that are opened when first used. Safe in several threads at once."""
+
+    def __init__(self, security: Security) -> None:
+        self._security = security
+        self._open: dict[str, grpc.Channel] = {}
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """End every call."""
+        with self._lock:
+            for channel in self._open.values():
+                channel.close()
+            self._open.clear()
+
+    def stream_stream(self, address: str, method: str, requests: Iterable[bytes]) -> Any:
+        """A call that sends and is answered piece by piece."""
+        call = self._channel(address).stream_stream(method)
+        return call(iter(requests), metadata=call_metadata(self._security))
+
+    def unary_stream(self, address: str, method: str, request: bytes) -> Any:
+        """A call that is answered piece by piece."""
+        call = self._channel(address).unary_stream(method)
+        return call(request, metadata=call_metadata(self._security))
+
+    def joined(self, homes: Mapping[str, str], query: str, timeout_s: float | None) -> int:
+        """Wait until all that splits of the query at `homes` (name → address) took in is joined.
+
+        How many rows that was. Refusal of domain `busy` if the time does not suffice.
+        """
+        request = encode(QueryAt(QueryName(query)))
+        calls = {
+            home: self._channel(address)
+            .unary_unary(AWAIT_JOINED)
+            .future(request, timeout=timeout_s, metadata=call_metadata(self._security))
+            for home, address in homes.items()
+        }
+        try:
+            return sum(decode(Joined, _answer(call, home)).rows for home, call in calls.items())
+        finally:
+            for call in calls.values():
+                call.cancel()
+
+    def _channel(self, address: str) -> grpc.Channel:
+        with self._lock:
+            if address not in self._open:
+                self._open[address] = open_channel(address, self._security)
+            return self._open[address]
+
+
+def told(error: grpc.RpcError, doing: str) -> DovetailError:
+    """What a processor raised; where it did not answer, with what we were about."""
+    made = raised(error)
+    if isinstance(made, Unreachable):
+        return Unreachable(f"{doing}: {made.message}", remedy=made.remedy)
+    return made
+
+
+def _answer(call: Any, home: str) -> bytes:
+    try:
+        answer: bytes = call.result()
+    except grpc.RpcError as e:
+        if e.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise Refusal(
+                Domain.BUSY,
+                "what was sent is not joined within the time given",
+                remedy="wait again, longer",
+                reason="busy",
+            ) from e
+        raise told(e, f"waiting for the join at processor {home!r}") from e
+    return answer

@@ -1,0 +1,130 @@
+"""Which cluster is meant, and clients of it: what is given, then settings, then what `up` wrote.
+
+`dovetail up` writes `cluster.json` into its data folder, readable by its owner only: address,
+token and processes. Commands and `connect` in the same working folder find the cluster by it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dovetail.cluster import Cluster, QueryDefaults
+from dovetail.quantities import parse_bytes
+from dovetail_proto.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dovetail.settings import Settings
+
+CLUSTER_FILE = "cluster.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """One process of a cluster that `up` started."""
+
+    name: str
+    pid: int
+    started_s: float  # tells it from a later process with the same id
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFile:
+    """What `up` leaves for later commands."""
+
+    url: str
+    token: str
+    address: str  # of the manager's gRPC
+    processes: tuple[Started, ...]
+
+    def write(self, data_dir: Path) -> Path:
+        """Into the data folder, for its owner only."""
+        path = data_dir / CLUSTER_FILE
+        fresh = path.with_suffix(".new")
+        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(asdict(self), file)
+        fresh.replace(path)
+        return path
+
+
+def read_cluster_file(data_dir: Path) -> ClusterFile | None:
+    """What `up` left in a data folder; None if nothing. ConfigError if it cannot be read."""
+    path = data_dir / CLUSTER_FILE
+    try:
+        fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        processes = tuple(Started(**p) for p in fields.pop("processes"))
+        return ClusterFile(**fields, processes=processes)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError) as e:
+        raise ConfigError(
+            f"{str(path)!r} cannot be read: {e}", remedy="remove it, and give url and token"
+        ) from e
+
+
+def connect(url: str | None = None, token: str | None = None) -> Cluster:
+    """A client of a running cluster.
+
+    What is not given comes from the settings (`DOVETAIL_URL`, `DOVETAIL_TOKEN`, dovetail.toml), or
+    is the cluster that `dovetail up` started in this folder. Nothing is sent yet: a wrong address
+    shows with the first call.
+    """
+    return connect_by({"url": url, "token": token})
+
+
+def connect_by(flags: Mapping[str, Any], *, config: Path | None = None) -> Cluster:
+    """A client by flags (None: not given) and settings."""
+    from dovetail.settings import load
+
+    loaded = load(flags, config=config)
+    s = loaded.settings
+    url, security = s.url, s.security()
+    named = loaded.origins["url"] != "default"
+    left = None if named else read_cluster_file(s.data_dir)
+    if left is not None:
+        url = left.url
+        security = replace(security, token=security.token or left.token)
+    return Cluster(url, security, defaults=query_defaults(s))
+
+
+def query_defaults(settings: Settings) -> QueryDefaults:
+    """What submissions that say nothing else get."""
+    return QueryDefaults(
+        policy=settings.policy,
+        push_share=settings.push_fraction,
+        spill_threshold=settings.spill_above_ratio,
+        inactive_after_s=settings.inactive_after_s,
+    )
+
+
+def local(
+    processors: int = 2,
+    *,
+    memory: int | str = "256MB",
+    data_dir: str | Path | None = None,
+    policy: str | None = None,
+) -> Cluster:
+    """A cluster of processes on this machine, from now until it is closed.
+
+    `memory` is the limit of each processor. Everything is kept below `data_dir`; without one, in a
+    temporary folder that goes with the cluster. `policy` is for queries that name none: `disk`
+    with one processor, `lazy-disk` with more. For more choices see `LocalCluster`.
+    """
+    from dovetail.local_cluster import LocalCluster
+
+    size = memory if isinstance(memory, int) else parse_bytes(memory, what="memory")
+    made = LocalCluster(
+        processors,
+        memory_bytes=size,
+        data_dir=None if data_dir is None else Path(data_dir),
+        policy=policy,
+    )
+    made.start()
+    cluster = made.cluster
+    cluster.ends_with(made.stop)
+    return cluster

@@ -1,0 +1,281 @@
+"""A cluster on this machine: a manager and processors as processes, from start to end.
+
+    with LocalCluster(processors=2) as local:
+        query = local.cluster.submit(…)
+        local.kill("p2")              # what tests do
+        local.restart_manager()
+
+Everything is below one folder, a temporary one if none is given:
+
+    manager.db · results and spill · p1/ p2/ … · logs/ · specs/
+
+The processes end with this one, whatever becomes of it, unless they are `detached`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+
+from dovetail.admin_calls import AdminCalls
+from dovetail.processes import ServiceProcess, wait_for
+from dovetail.services import manager_spec, processor_spec
+from dovetail_manager.adaptation.snapshot import AdaptationSettings
+from dovetail_manager.moves.steps import MoveSettings
+from dovetail_manager.server import ManagerServer, ManagerSettings
+from dovetail_processor.cluster.server import ProcessorSettings
+from dovetail_proto.errors import ConfigError
+from dovetail_proto.transport import Security, Unreachable
+
+if TYPE_CHECKING:
+    from dovetail.cluster import Cluster
+
+START_TIMEOUT_S = 120.0
+"""A process is ready within seconds; on a machine that compiles kernels first, within a minute."""
+
+ANY_PORT = "127.0.0.1:0"
+MANAGER = "manager"
+
+
+class LocalCluster:
+    """See the module. Sizes are per processor; `names` are p1, p2 and so on."""
+
+    def __init__(
+        self,
+        processors: int = 2,
+        *,
+        memory_bytes: int = 256_000_000,
+        data_dir: Path | None = None,
+        policy: str | None = None,
+        adaptation: AdaptationSettings | None = None,
+        moves: MoveSettings | None = None,
+        heartbeat_s: float = 1.0,
+        sample_s: float = 1.0,
+        dead_after_s: float = 10.0,
+        store: str | None = None,
+        spill: str | None = None,
+        listen: str = ANY_PORT,
+        rest: str = ANY_PORT,
+        security: Security | None = None,
+        read_token: str = "",
+        manager: Literal["process", "thread"] = "process",
+        detached: bool = False,
+    ) -> None:
+        """Nothing is started yet.
+
+        data_dir: None is a temporary folder that goes in the end.
+        policy: of queries that name none; None is disk for one processor, lazy-disk for more.
+        sample_s: between two looks of the manager at the load.
+        store: the manager's, see `open_store`; None is SQLite in data_dir.
+        spill: folder or URI for state on disk; None is in data_dir.
+        security: None is a new token and no TLS.
+        manager: a process of its own, or a thread of this one.
+        detached: the processes outlive this one; needs a data_dir.
+        """
+        if detached and (data_dir is None or manager == "thread"):
+            raise ConfigError("a detached cluster needs a data_dir and a manager of its own")
+        self.names = [f"p{i + 1}" for i in range(processors)]
+        self.processes: dict[str, ServiceProcess] = {}  # by name; the manager's is "manager"
+        self.security = security or Security(secrets.token_urlsafe(24))
+        self.address = _with_port(listen)  # of the manager's gRPC
+        self._rest = _with_port(rest)
+        self._temporary = data_dir is None
+        self.data_dir = Path(data_dir or tempfile.mkdtemp(prefix="dovetail-")).absolute()
+        self._memory_bytes = memory_bytes
+        self._heartbeat_s = heartbeat_s
+        self._policy = policy or ("disk" if processors == 1 else "lazy-disk")
+        self._in_thread = manager == "thread"
+        self._detached = detached
+        self._manager_settings = ManagerSettings(
+            store=store or f"sqlite:{self.data_dir / 'manager.db'}",
+            listen=self.address,
+            rest=self._rest,
+            name=f"{MANAGER} in {self.data_dir}",
+            security=self.security,
+            read_token=read_token,
+            spill_root=spill or str(self.data_dir / "spill"),
+            adaptation=adaptation or AdaptationSettings(),
+            moves=moves or MoveSettings(),
+            sample_s=sample_s,
+            dead_after_s=dead_after_s,
+        )
+        self._thread: ManagerServer | None = None
+        self._admin: AdminCalls | None = None
+        self._cluster: Cluster | None = None
+        self._began_ns = 0
+
+    @property
+    def url(self) -> str:
+        """Where the manager's REST answers."""
+        return f"{'https' if self.security.certificate else 'http'}://{self._rest}"
+
+    @property
+    def token(self) -> str:
+        """What lets in; may do everything."""
+        return self.security.token
+
+    @property
+    def cluster(self) -> Cluster:
+        """A client of it, connected; ends with the cluster."""
+        if self._cluster is None:
+            from dovetail.cluster import Cluster, QueryDefaults
+
+            adaptation = self._manager_settings.adaptation
+            defaults = QueryDefaults(
+                policy=self._policy,
+                push_share=adaptation.push_fraction,
+                spill_threshold=adaptation.spill_above_ratio,
+                inactive_after_s=adaptation.inactive_after_s,
+            )
+            self._cluster = Cluster(self.url, self.security, defaults=defaults)
+        return self._cluster
+
+    def start(self) -> None:
+        """Start all processes; returns when every processor has joined.
+
+        ClusterStartError, with nothing left running, if one cannot; it shows the end of a log.
+        """
+        self._began_ns = time.time_ns()
+        try:
+            self.data_dir.mkdir(parents=True, exist_ok=True)
+            self._admin = AdminCalls(self.url, self.security)
+            for name in self.names:  # first: they start while the manager does
+                self._start_processor(name)
+            self._start_manager()
+            self.wait_until_joined(self.names)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End everything that was started; a temporary folder goes too. Twice is no error."""
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+        processors = [p for n, p in self.processes.items() if n != MANAGER]
+        for process in processors:
+            process.terminate()
+        for process in processors:
+            process.end()
+        self._stop_manager()
+        self.processes.clear()
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
+        if self._temporary:
+            shutil.rmtree(self.data_dir, ignore_errors=True)
+
+    def kill(self, name: str) -> None:
+        """End a processor or the manager ("manager") as a crash would."""
+        self.processes[name].kill()
+
+    def start_processor(self, name: str, *, memory_bytes: int | None = None) -> None:
+        """Start a processor, again or a further one; returns when it has joined."""
+        former = self.processes.get(name)
+        if former is not None and former.running:
+            raise ConfigError(f"processor {name!r} runs already", remedy="kill it first")
+        self._began_ns = time.time_ns()
+        self._start_processor(name, memory_bytes)
+        self.wait_until_joined([name])
+
+    def restart_manager(self) -> None:
+        """End the manager, if it runs, and start it at the same address; the store is its memory.
+
+        Returns when it answers. Processors attach themselves again within a second.
+        """
+        self._stop_manager()
+        self._start_manager()
+
+    def wait_until_joined(self, names: Iterable[str]) -> None:
+        """Until the processors have joined, as they were last started."""
+        wanted = set(names)
+        watched = [self.processes[n] for n in (MANAGER, *wanted) if n in self.processes]
+        wait_for(
+            lambda: wanted <= self._joined(), watched, START_TIMEOUT_S, "all processors joined"
+        )
+
+    def _joined(self) -> set[str]:
+        assert self._admin is not None
+        try:
+            members = self._admin.get_cluster().processors
+        except Unreachable:
+            return set()
+        # The store may know them from a former time.
+        return {m.name for m in members if m.state == "alive" and m.incarnation >= self._began_ns}
+
+    def _start_manager(self) -> None:
+        if self._in_thread:
+            self._thread = ManagerServer(self._manager_settings)
+            self._thread.start()
+            return
+        process = self._process(MANAGER, manager_spec(self._manager_settings))
+        self.processes[MANAGER] = process
+        wait_for(self._manager_answers, [process], START_TIMEOUT_S, "the manager answered")
+
+    def _manager_answers(self) -> bool:
+        assert self._admin is not None
+        try:
+            self._admin.get_cluster()
+        except Unreachable:
+            return False
+        return True
+
+    def _stop_manager(self) -> None:
+        if self._thread is not None:
+            self._thread.stop()
+            self._thread = None
+        if process := self.processes.get(MANAGER):
+            process.terminate()
+            process.end()
+
+    def _start_processor(self, name: str, memory_bytes: int | None = None) -> None:
+        from importlib.metadata import version
+
+        settings = ProcessorSettings(
+            name=name,
+            manager=self.address,
+            memory_bytes=memory_bytes or self._memory_bytes,
+            data_dir=self.data_dir / name,
+            version=version("dovetail"),
+            listen=f"{self.address.rpartition(':')[0]}:0",
+            security=self.security,
+            heartbeat_s=self._heartbeat_s,
+        )
+        self.processes[name] = self._process(name, processor_spec(settings))
+
+    def _process(self, name: str, spec: dict[str, object]) -> ServiceProcess:
+        secret = {
+            "DOVETAIL_TOKEN": self.token,
+            "DOVETAIL_READ_TOKEN": self._manager_settings.read_token if name == MANAGER else "",
+        }
+        return ServiceProcess(name, spec, self.data_dir, secret, detached=self._detached)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def _with_port(address: str) -> str:
+    """The address with a free port where it names none: a restarted manager has to keep it."""
+    host, _, port = address.rpartition(":")
+    if port != "0":
+        return address
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host.strip("[]"), 0))
+        return f"{host}:{probe.getsockname()[1]}"

@@ -1,0 +1,314 @@
+"""A query of a cluster: wait for it, read it, steer it, close it, produce what it still owes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakSet
+
+import pyarrow as pa
+
+from dovetail import html
+from dovetail.admin_calls import AdminCalls
+from dovetail.channels import Channels
+from dovetail.quantities import format_bytes, format_count, parse_bytes
+from dovetail.results import Offset, Results
+from dovetail_proto import admin as a
+from dovetail_proto.errors import ConfigError, Domain, DovetailError, Refusal
+from dovetail_proto.transport import Unreachable
+
+if TYPE_CHECKING:
+    from dovetail.progress import Watcher
+    from dovetail_pipeline.cleanup import CleanupResult
+
+POLL_S = 0.05
+"""Between two looks at a query that starts or closes."""
+
+CLEANUP_MEMORY = "1GiB"
+
+Tell = Callable[[a.QueryStatus], None]
+
+
+class Query:
+    """One query by its name. Made by `Cluster.submit` or `Cluster.query`.
+
+    Every method asks the cluster anew; nothing here is kept. Safe in several threads at once.
+    """
+
+    def __init__(self, name: str, admin: AdminCalls, channels: Channels) -> None:
+        self.name = name
+        self._admin = admin
+        self._channels = channels
+        self._open: WeakSet[Results] = WeakSet()  # being read
+
+    def status(self) -> a.QueryStatus:
+        """How it stands: state, counts, what each processor holds.
+
+        Counts are what processors last reported, up to a second old until the query is closed.
+        """
+        return self._admin.get_query(self.name)
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Return when all that its streams had taken in is joined, and how many rows that was.
+
+        Its results can be read then. What is spilled to disk is joined among itself only: what it
+        owes is produced by `cleanup`. A paused query does not get on. Refusal of domain `busy` if
+        the time does not suffice, of domain `query` if the query has failed.
+        """
+        status = self.status()
+        if status.state == "closed":
+            return sum(i.rows_in for i in status.inputs)
+        _refuse_if_failed(status)
+        streams = {s.name: s for s in self._admin.list_streams().streams}
+        homes = {}
+        for name in {i.stream for i in status.inputs}:
+            home = streams[name]
+            if not home.address:
+                raise Unreachable(
+                    f"stream {name!r}: its home, processor {home.home!r}, is away",
+                    remedy="start it again",
+                )
+            homes[home.home] = home.address
+        return self._channels.joined(homes, self.name, timeout_s)
+
+    def results(
+        self,
+        *,
+        follow: bool = False,
+        offsets: Mapping[str, Offset] | None = None,
+        processors: Iterable[str] | None = None,
+    ) -> Results:
+        """Its results so far, of all processors, as Arrow batches; with `follow`, until its end.
+
+        After `wait` they hold everything that follows from what was sent before. `offsets` goes on
+        where a former reader's `offsets` were; `processors` reads the logs of these only. In which
+        order results come is not promised. What `cleanup` produces is not among them. Refusal if
+        the query writes its results to files or only counts them, Unreachable if a processor that
+        holds some is away.
+        """
+        status = self.status()
+        chosen = None if processors is None else set(processors)
+        addresses = _instances(status, self._admin.get_cluster(), chosen)
+        schema = pa.ipc.read_schema(pa.py_buffer(status.schema))
+        read = Results(
+            self.name, schema, addresses, self._channels, offsets=offsets or {}, follow=follow
+        )
+        self._open.add(read)
+        return read
+
+    def close(self, timeout_s: float | None = None, tell: Tell | None = None) -> a.QueryStatus:
+        """Take nothing more in; returns when all that was taken in is joined and written.
+
+        Closing it twice is no error. `tell` hears how far it is. Refusal if the query fails, or if
+        the time does not suffice (it goes on closing then).
+        """
+        status = self._admin.close_query(self.name)
+        until_s = time.monotonic() + (float("inf") if timeout_s is None else timeout_s)
+        while status.state != "closed":
+            _refuse_if_failed(status)
+            if tell is not None:
+                tell(status)
+            if time.monotonic() > until_s:
+                raise Refusal(
+                    Domain.BUSY,
+                    f"query {self.name!r} is not closed within the time given",
+                    remedy="close it again to wait longer",
+                    reason="busy",
+                )
+            time.sleep(POLL_S)
+            status = self.status()
+        return status
+
+    def cleanup(
+        self,
+        output: str | Path | None,
+        *,
+        on: Literal["spark", "local"] | None = None,
+        memory: int | str = CLEANUP_MEMORY,
+        watcher: Watcher | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> CleanupResult | None:
+        """Produce what its state on disk owes, as Parquet files in `output`/phase=cleanup.
+
+        The query has to be closed, and its spill folder has to be reachable from here. None for
+        `output` only counts. Runs here or on Spark, by default on Spark where that is possible,
+        and resumes where it was stopped. Returns None if nothing was ever pushed.
+        """
+        from dovetail.cleaning import CleanupMeans, chosen_or_default, clean_up
+        from dovetail_pipeline.cleanup.stores import find_cleanups
+
+        status = self.status()
+        _refuse_unless_closed(status)
+        if not status.pushes:
+            return None
+        if not status.spill:
+            raise ConfigError(
+                f"query {self.name!r} keeps its state on disk in its processors' own data",
+                remedy="submit it with a spill folder that all machines reach",
+            )
+        found = find_cleanups(
+            [status.spill], query=self.name, output="none" if output is None else str(output)
+        )
+        size = memory if isinstance(memory, int) else parse_bytes(memory, what="memory")
+        means = CleanupMeans(chosen_or_default(on), size)
+        return clean_up(found, means, watcher=watcher, stop=stop).results[0]
+
+    def drop(self) -> a.QueryStatus:
+        """Forget it, so that its name is free; it has to be closed or failed. Its last status."""
+        return self._admin.drop_query(self.name)
+
+    # Steering -------------------------------------------------------------------------------------
+
+    def pause(self) -> a.QueryStatus:
+        """Take nothing in until `resume`: senders to its streams wait."""
+        return self._admin.pause_query(self.name)
+
+    def resume(self) -> a.QueryStatus:
+        """Go on after `pause`."""
+        return self._admin.resume_query(self.name)
+
+    def partitions(self) -> a.Partitions:
+        """Which processor owns which group."""
+        return self._admin.list_partitions(self.name)
+
+    def moves(self) -> tuple[a.MoveStatus, ...]:
+        """Moves under way and ended ones, newest first."""
+        return self._admin.list_moves(self.name).moves
+
+    def adaptations(self) -> tuple[a.AdaptationRecord, ...]:
+        """What was decided and why nothing was, newest first."""
+        return self._admin.list_adaptations(self.name).adaptations
+
+    def move(self, groups: Sequence[int], to: str) -> a.MoveStatus:
+        """Begin to move groups, all of one owner, to a processor; `moves` tells what comes of it.
+
+        Refusal if the groups or the processor do not exist, the groups are there already, or
+        another adaptation is under way on either side.
+        """
+        return self._admin.move(self.name, groups, to)
+
+    def pin(self, groups: Sequence[int]) -> a.Partitions:
+        """Keep groups where they are: no policy moves them. An operator still may."""
+        return self._admin.pin(self.name, groups, pinned=True)
+
+    def unpin(self, groups: Sequence[int]) -> a.Partitions:
+        """Let policies move groups again."""
+        return self._admin.pin(self.name, groups, pinned=False)
+
+    def rebalance(self, *, dry_run: bool = False) -> tuple[a.AdaptationRecord, ...]:
+        """Let the policy decide now, whatever its interval; with `dry_run`, only tell."""
+        return self._admin.rebalance(self.name, dry_run).adaptations
+
+    def set_policy(self, policy: str) -> a.QueryStatus:
+        """Adapt by another policy from now on."""
+        return self._admin.set_policy(self.name, policy)
+
+    # Parts ----------------------------------------------------------------------------------------
+
+    def started(self, timeout_s: float) -> None:
+        """Wait until every processor runs it: what is sent from then on is seen."""
+        until_s = time.monotonic() + timeout_s
+        while True:
+            status = self.status()
+            _refuse_if_failed(status)
+            members = self._admin.get_cluster().processors
+            here = {i.processor for i in status.instances}
+            late = [m.name for m in members if m.state == "alive" and m.name not in here]
+            if not late:
+                return
+            if time.monotonic() > until_s:
+                raise Unreachable(
+                    f"query {self.name!r} has not started on processor {late[0]!r}",
+                    remedy="see that processor's log",
+                )
+            time.sleep(POLL_S)
+
+    def stop_reading(self) -> None:
+        """End all reading of results that was begun here."""
+        for read in list(self._open):
+            read.close()
+
+    def __repr__(self) -> str:
+        return f"Query({self.name!r})"
+
+    def _repr_html_(self) -> str:
+        s = self.status()
+        rows: dict[str, Any] = {
+            "state": f"{s.state}: {s.cause}" if s.cause else s.state,
+            "policy": s.policy,
+            "rows in": ", ".join(f"{i.alias} {format_count(i.rows_in)}" for i in s.inputs),
+            "results": format_count(s.results),
+            "on disk": f"{format_bytes(s.spilled_bytes)} in {s.pushes} pushes",
+            "sql": s.sql,
+        }
+        instances = html.grid(
+            ("processor", "stage", "groups", "held", "results", "pushes"),
+            [
+                (
+                    i.processor,
+                    i.stage,
+                    i.groups,
+                    format_bytes(i.held_bytes),
+                    format_count(i.results),
+                    i.pushes,
+                )
+                for i in s.instances
+            ],
+        )
+        return html.facts(f"query {s.name}", rows) + instances
+
+
+def _refuse_if_failed(status: a.QueryStatus) -> None:
+    if status.state == "failed":
+        raise Refusal(
+            Domain.QUERY,
+            f"query {status.name!r} has failed: {status.cause}",
+            remedy="its results so far are kept; drop it and submit it again",
+            reason="state",
+        )
+
+
+def _refuse_unless_closed(status: a.QueryStatus) -> None:
+    _refuse_if_failed(status)
+    if status.state != "closed":
+        raise Refusal(
+            Domain.QUERY,
+            f"query {status.name!r} is {status.state}: what it owes is not known yet",
+            remedy="close it first",
+            reason="state",
+        )
+
+
+def _instances(
+    query: a.QueryStatus, cluster: a.ClusterStatus, chosen: set[str] | None
+) -> dict[str, str]:
+    """Where the results are: processor → address. An error if one cannot be asked."""
+    if query.counting or query.results_place:
+        place = f"are files in {query.results_place!r}" if query.results_place else "were counted"
+        raise Refusal(
+            Domain.QUERY,
+            f"query {query.name!r} keeps no result log: its results {place}",
+            remedy="submit it without results and counting to read them here",
+            reason="state",
+        )
+    holders = [i.processor for i in query.instances if chosen is None or i.processor in chosen]
+    for name in sorted((chosen or set()) - set(holders)):
+        raise Refusal(
+            Domain.MEMBER,
+            f"query {query.name!r} has no instance on processor {name!r}",
+            remedy=f"name one of {', '.join(i.processor for i in query.instances)}",
+            reason="unknown",
+        )
+    present = {p.name: p.address for p in cluster.processors if p.state in ("alive", "leaving")}
+    if away := [h for h in holders if not present.get(h)]:
+        raise _away(away[0], query.name)
+    return {holder: present[holder] for holder in holders}
+
+
+def _away(processor: str, query: str) -> DovetailError:
+    return Unreachable(
+        f"processor {processor!r}, which holds results of query {query!r}, is away",
+        remedy="name the processors to read from, without it",
+    )

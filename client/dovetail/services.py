@@ -1,0 +1,160 @@
+"""A manager or a processor as the process that it is: logs, signals, and an end with its parent.
+
+`dovetail manager` and `dovetail processor` run one from settings; a local cluster starts
+`python -m dovetail.services SPEC.json` for each of its own, where the spec is what `manager_spec`
+and `processor_spec` write. With `--tethered` such a process ends when its standard input does: the
+parent holds the other end of that pipe, so nothing is left running whatever becomes of the parent.
+(Linux's own means, PR_SET_PDEATHSIG, would end children with the thread that started them.)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dovetail_proto.errors import DovetailError
+from dovetail_proto.transport import Security
+
+if TYPE_CHECKING:
+    from dovetail_manager.server import ManagerSettings
+    from dovetail_processor.cluster.server import ProcessorSettings
+
+TOKEN_VARIABLES = ("DOVETAIL_TOKEN", "DOVETAIL_READ_TOKEN")
+"""Specs are files; secrets go by the environment."""
+
+END_GRACE_S = 10.0
+"""What a process gets to end by itself once its parent is gone."""
+
+LogFormat = Literal["console", "json"]
+
+
+def run_manager(settings: ManagerSettings) -> None:
+    """A manager in this process until SIGTERM or SIGINT; raises why it ended by itself."""
+    from dovetail_manager.server import ManagerServer
+
+    asked = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: asked.set())
+    with ManagerServer(settings) as manager:
+        while not asked.is_set() and not manager.wait(0):
+            asked.wait(0.1)
+        if not asked.is_set() and manager.cause is not None:
+            raise manager.cause
+
+
+def run_processor(settings: ProcessorSettings) -> None:
+    """A processor in this process until SIGTERM or SIGINT, or until it has left."""
+    from dovetail_processor.cluster.main import run
+
+    run(settings)
+
+
+def set_up_logs(level: str = "info", form: LogFormat = "json") -> None:
+    """Events with their ids on standard error, for people or for programs."""
+    import logging
+
+    import structlog
+
+    last: Any = (
+        structlog.processors.JSONRenderer()
+        if form == "json"
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *([structlog.processors.format_exc_info] if form == "json" else []),
+            last,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+    )
+
+
+def manager_spec(settings: ManagerSettings) -> dict[str, Any]:
+    """A manager's settings as JSON, without its secrets."""
+    return {"kind": "manager", **_plain(asdict(replace(settings, read_token="")))}
+
+
+def processor_spec(settings: ProcessorSettings) -> dict[str, Any]:
+    """A processor's settings as JSON, without its secrets."""
+    return {"kind": "processor", **_plain(asdict(settings))}
+
+
+def main() -> int:
+    """The program of a local cluster's processes; the exit code."""
+    if "--tethered" in sys.argv[2:]:
+        threading.Thread(target=_end_with_parent, name="tether", daemon=True).start()
+    set_up_logs()
+    import structlog
+
+    spec: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    try:
+        if spec.pop("kind") == "manager":
+            run_manager(_manager_settings(spec))
+        else:
+            run_processor(_processor_settings(spec))
+    except DovetailError as e:
+        structlog.get_logger().error("ends", cause=e.message, remedy=e.remedy, code=e.code)
+        return e.exit_code
+    return 0
+
+
+def _manager_settings(spec: dict[str, Any]) -> ManagerSettings:
+    from dovetail_manager.adaptation.snapshot import AdaptationSettings
+    from dovetail_manager.moves.steps import MoveSettings
+    from dovetail_manager.server import ManagerSettings
+
+    return ManagerSettings(
+        **{
+            **spec,
+            "security": _security(spec["security"]),
+            "read_token": os.environ.get("DOVETAIL_READ_TOKEN", ""),
+            "adaptation": AdaptationSettings(**spec["adaptation"]),
+            "moves": MoveSettings(**spec["moves"]),
+        }
+    )
+
+
+def _processor_settings(spec: dict[str, Any]) -> ProcessorSettings:
+    from dovetail_processor.cluster.server import ProcessorSettings
+
+    return ProcessorSettings(
+        **{
+            **spec,
+            "data_dir": Path(spec["data_dir"]),
+            "security": _security(spec["security"]),
+        }
+    )
+
+
+def _security(fields: dict[str, Any]) -> Security:
+    files = {n: Path(fields[n]) for n in ("authority", "certificate", "key") if fields[n]}
+    return Security(os.environ.get("DOVETAIL_TOKEN", ""), mutual=fields["mutual"], **files)
+
+
+def _plain(fields: dict[str, Any]) -> dict[str, Any]:
+    """As JSON takes it: paths as text, the token left out."""
+    security = {k: str(v) if isinstance(v, Path) else v for k, v in fields["security"].items()}
+    plain = {k: str(v) if isinstance(v, Path) else v for k, v in fields.items()}
+    return {**plain, "security": {**security, "token": ""}}
+
+
+def _end_with_parent() -> None:
+    while os.read(0, 1 << 10):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(END_GRACE_S)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

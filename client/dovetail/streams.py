@@ -1,0 +1,99 @@
+"""A stream of a cluster: a named, typed input that programs send rows to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from dovetail.admin_calls import AdminCalls
+from dovetail.channels import Channels
+from dovetail.feeding import Feed
+from dovetail.html import facts
+from dovetail.rows import batches_of
+from dovetail_proto.admin import StreamStatus
+from dovetail_proto.errors import InputError
+from dovetail_proto.transport import Unreachable
+
+
+class Stream:
+    """One stream. Made by `Cluster.stream`; for one thread at a time.
+
+    Queries see what is sent after they were submitted. What is sent while none listens goes
+    nowhere.
+    """
+
+    def __init__(self, status: StreamStatus, admin: AdminCalls, channels: Channels) -> None:
+        self.name = status.name
+        self.schema: pa.Schema = pa.ipc.read_schema(pa.py_buffer(status.schema))
+        self._admin = admin
+        self._channels = channels
+        self._feed: Feed | None = None
+
+    def send(self, data: Any, progress: Callable[[int], None] | None = None) -> int:
+        """Send rows; returns their number when all are routed to every query that listens.
+
+        `data` is an Arrow table, batch or reader, a pandas or Polars frame, or whatever else
+        speaks Arrow's C stream interface; it is read once, batch by batch, so a reader may be
+        larger than memory. Its columns are those of `schema`, in any order. A query without room
+        for more makes this wait. `progress` is called with the rows routed so far.
+
+        Every row is taken in once: batches are numbered, and after a broken connection those that
+        were not acknowledged are sent again. In what order queries see the rows of several
+        senders is not promised, nor that they are joined when this returns: see `Query.wait`.
+
+        InputError if the rows do not fit or the stream has ended; Unreachable if its home stays
+        away. `details["rows_routed"]` then tells how many rows, from the beginning of `data`, are
+        certainly taken in; up to eight batches after them may be.
+        """
+        feed = self._feed or Feed(self.name, self._home, self._channels)
+        self._feed = None  # unless all goes well
+        sent = feed.send(batches_of(data, self.schema, self.name), progress)
+        self._feed = feed
+        return sent
+
+    def end(self) -> StreamStatus:
+        """Say that nothing more will be sent; twice is no error. Queries go on."""
+        self._feed = None
+        return self._admin.end_stream(self.name)
+
+    def status(self) -> StreamStatus:
+        """How far it has come."""
+        return self._admin.get_stream(self.name)
+
+    def _home(self) -> str:
+        """Where to send."""
+        status = self.status()
+        if status.path:
+            raise InputError(
+                f"stream {self.name!r} is read from {status.path!r}",
+                remedy="declare another stream to send rows to",
+            )
+        if status.ended:
+            raise InputError(
+                f"stream {self.name!r} has ended", remedy="create another stream, or do not end it"
+            )
+        if not status.address:
+            raise Unreachable(
+                f"stream {self.name!r}: its home, processor {status.home!r}, is away",
+                remedy="start it again, then send the rows again",
+            )
+        return status.address
+
+    def __repr__(self) -> str:
+        return f"Stream({self.name!r})"
+
+    def _repr_html_(self) -> str:
+        s = self.status()
+        columns = ", ".join(f"{f.name} {f.type}" for f in self.schema)
+        return facts(
+            f"stream {s.name}",
+            {
+                "columns": columns,
+                "rows": f"{s.rows:,}",
+                "ended": "yes" if s.ended else "no",
+                "home": s.home,
+                **({"read from": s.path} if s.path else {}),
+            },
+        )
