@@ -13,9 +13,10 @@ from dataclasses import replace
 
 from dovetail_manager.adaptation.policies import policy
 from dovetail_manager.catalog import Catalog, End, Spec
+from dovetail_manager.membership import MemberState
 from dovetail_manager.moves.protocol import Send
 from dovetail_manager.steering import Steering
-from dovetail_proto.assignment import Assignment, QueryTask, StreamTask
+from dovetail_proto.assignment import Assignment, Phase, QueryTask, StreamTask
 from dovetail_proto.ids import ProcessorId
 from dovetail_proto.messages import Assign
 
@@ -89,6 +90,9 @@ class Assignments:
                 for _, spec in sorted(self._catalog.specs.durable.items())
                 if self._runs(spec, processor)
             ),
+            leaving=any(
+                m.processor == processor and m.state is MemberState.LEAVING for m in members
+            ),
         )
 
     def _untold(self) -> list[ProcessorId]:
@@ -108,15 +112,17 @@ class Assignments:
 
     def _task(self, spec: Spec) -> QueryTask:
         query = self._steering.queries[spec.name]
+        # An instance that has closed takes part in no move: open ones end first, none begins.
+        waits = spec.phase is Phase.CLOSING and query.coordinator.moves
         return QueryTask(
             name=spec.name,
             plan=spec.plan,
             map=query.coordinator.map,
             split_hosts=query.split_hosts,
-            phase=spec.phase,
+            phase=Phase.RUNNING if waits else spec.phase,
             disk=replace(spec.disk, allowed=policy(spec.policy).spills_locally),
             spill=spec.spill,
             results=spec.results,
             counting=spec.counting,
-            run=f"{spec.name}-{int(spec.created_s * 1e6)}",
+            run=spec.run,
         )

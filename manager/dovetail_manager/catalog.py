@@ -100,6 +100,11 @@ class Spec:
         """Where it is stored."""
         return f"spec/{self.name}"
 
+    @property
+    def run(self) -> str:
+        """Tells this submission from every other one, also of the same name."""
+        return f"{self.name}-{int(self.created_s * 1e6)}"
+
     def with_instances(self, instances: tuple[Instance, ...]) -> Spec:
         """The spec with newer reports; those of the same incarnation are replaced."""
         merged = {(i.processor, i.incarnation): i for i in (*self.instances, *instances)}

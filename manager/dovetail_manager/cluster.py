@@ -39,6 +39,10 @@ from dovetail_proto.transport import Unreachable
 EVENTS_QUEUED_MAX = 10_000
 """Messages that wait for the machine; a full queue stops the reading of control streams."""
 
+TOLD_S_MAX = 5.0
+"""How long a call waits for processors to know of it: some heartbeats. A processor that is slower
+hears it later, or is declared dead."""
+
 CALL_TIMEOUT_S = 30.0
 """Longer than the store's own patience: beyond it, the store is away."""
 
@@ -65,19 +69,21 @@ class Link(Protocol):
 
 @dataclass(slots=True)
 class _Waiting:
-    """A call whose writes are not durable yet."""
+    """A call whose writes are not durable yet, or not known to the processors."""
 
-    revision: int
     answer: Future[Any]
     value: Any
+    revision: int  # that must be durable
+    told: bool  # whether processors must know of it as well
+    version: int = 0  # of the assignment that they must know; 0 until the write is durable
+    until_s: float = float("inf")  # when they are waited for no longer
 
 
-class Stopped(DovetailError):  # noqa: N818 - an outcome, not a fault
-    """The manager has ended; `__cause__` says why, if it did not end by itself."""
+class Stopped(Unreachable):
+    """The manager has ended; `__cause__` says why, if nobody asked it to.
 
-    code = "manager-stopped"
-    retry = True
-    exit_code = 7
+    To others it is a manager that does not answer: they try again, and reach the next one.
+    """
 
 
 class Cluster:
@@ -96,7 +102,7 @@ class Cluster:
         self.on_end: Callable[[], None] = lambda: None  # called once, on the machine's thread
         self._queue: queue.Queue[Callable[[], None]] = queue.Queue(EVENTS_QUEUED_MAX)
         self._links: dict[ProcessorId, Link] = {}  # touched by the loop's thread only
-        self._waiting: list[_Waiting] = []  # likewise; by revision
+        self._waiting: list[_Waiting] = []  # likewise
         self._answers: set[Future[Any]] = set()  # that somebody waits for
         self._drained = False  # no answer comes any more
         self._lock = threading.Lock()  # of the two above
@@ -130,11 +136,14 @@ class Cluster:
 
     # From other threads ---------------------------------------------------------------------------
 
-    def call(self, verb: Callable[[Governor, float], tuple[T, Iterable[Output]]]) -> T:
+    def call(
+        self, verb: Callable[[Governor, float], tuple[T, Iterable[Output]]], *, told: bool = False
+    ) -> T:
         """Run `verb` on the machine's thread; returns its value when its writes are durable.
 
-        Raises what the verb raises; Stopped if the manager has ended, Unreachable if the store
-        does not answer (the writes are then done when it does).
+        With `told`, when every processor carries it out, or after `TOLD_S_MAX`. Raises what the
+        verb raises; Stopped if the manager has ended, Unreachable if the store does not answer
+        (the writes are then done when it does).
         """
         answer: Future[T] = self._awaited()
 
@@ -148,10 +157,7 @@ class Cluster:
             journal = self._governor.steering.journal
             self._act(self._governor.effects(outputs, now_s))
             revision = journal.revision + len(journal.queue)
-            if revision == journal.revision:
-                answer.set_result(value)
-            else:
-                self._waiting.append(_Waiting(revision, answer, value))
+            self._waiting.append(_Waiting(answer, value, revision, told))
 
         self._post(run)
         try:
@@ -257,6 +263,7 @@ class Cluster:
                 if event is not None:
                     event()
                 now_s = self.now_s()
+                self._answer(now_s)
                 if not self.ended.is_set() and now_s >= due_s:
                     self._ticked_s = now_s
                     self._act(self._governor.tick(now_s))
@@ -290,10 +297,22 @@ class Cluster:
 
     def _confirmed(self, revision: int) -> None:
         self._act(self._governor.confirmed(revision, self.now_s()))
-        durable = self._governor.steering.journal.revision
-        while self._waiting and self._waiting[0].revision <= durable:
-            done = self._waiting.pop(0)
-            done.answer.set_result(done.value)
+
+    def _answer(self, now_s: float) -> None:
+        """Let go whoever has waited for what is there now."""
+        assignments = self._governor.assignments
+        left: list[_Waiting] = []
+        for w in self._waiting:
+            done = w.revision <= self._governor.steering.journal.revision
+            if done and w.told:
+                if not w.version:
+                    w.version, w.until_s = assignments.version, now_s + TOLD_S_MAX
+                done = assignments.known_everywhere(w.version) or now_s >= w.until_s
+            if done:
+                w.answer.set_result(w.value)
+            else:
+                left.append(w)
+        self._waiting = left
 
     def _end(self, cause: DovetailError | None) -> None:
         if self.ended.is_set():

@@ -69,6 +69,7 @@ class QueryTask:
     spill: str | None  # folder or URI for `<spill>/<processor>`; None: in the processor's own data
     results: str | None  # folder for Parquet files; None: the result log in the processor's data
     counting: bool = False  # results are only counted and summed; `results` is None then
+    run: str = ""  # the same for all processors' spill stores of this query, and no other's
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ class Assignment:
     peers: Mapping[ProcessorId, str]  # addresses of all members' data planes, this one's too
     streams: tuple[StreamTask, ...]
     queries: tuple[QueryTask, ...]
+    leaving: bool = False  # its groups are moved away; then it is let go, and must not come back
 
     def to_json(self) -> str:
         """As text for `Assign`."""
@@ -111,9 +113,11 @@ class Assignment:
                         "spill": q.spill,
                         "results": q.results,
                         "counting": q.counting,
+                        "run": q.run,
                     }
                     for q in self.queries
                 ],
+                "leaving": self.leaving,
             }
         )
 
@@ -136,6 +140,7 @@ def assignment_from_json(text: str) -> Assignment:
                 for s in raw["streams"]
             ),
             tuple(_read_query(q) for q in raw["queries"]),
+            bool(raw["leaving"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException, DovetailError) as e:
         raise Refusal(Domain.MESSAGE, f"not an assignment: {e}") from e
@@ -155,4 +160,5 @@ def _read_query(q: dict[str, Any]) -> QueryTask:
         spill=q["spill"],
         results=q["results"],
         counting=bool(q["counting"]),
+        run=str(q["run"]),
     )

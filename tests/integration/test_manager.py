@@ -116,12 +116,22 @@ def test_an_assignment_is_sent_again_until_a_heartbeat_names_it(
 ) -> None:
     """Nothing depends on a single message."""
     [p1] = joined(attach, manager, "p1")
-    p1.acknowledge = False
     submit(manager)
-    first = p1.assignment(lambda x: bool(x.queries))
+    p1.acknowledge = False
+    manager.admin.pause_query(PRICES)
+    first = p1.assignment(lambda x: x.queries[0].phase is Phase.PAUSED)
     p1.heard.clear()
     again = p1.wait(Assign, lambda m: m.version == first.version)
     assert again.epoch == first.epoch
+
+
+def test_a_submission_is_answered_when_processors_run_it(
+    manager: ManagerServer, attach: Attach
+) -> None:
+    """Rows that are sent after it are seen by the query."""
+    p1, p2 = joined(attach, manager, "p1", "p2")
+    submit(manager)
+    assert p1.loads.keys() == p2.loads.keys() == {"prices"}
 
 
 def test_a_late_processor_gets_what_runs(manager: ManagerServer, attach: Attach) -> None:
@@ -301,6 +311,7 @@ def test_a_leaving_processor_is_let_go(manager: ManagerServer, attach: Attach) -
     p1, _ = joined(attach, manager, "p1", "p2")
     manager.admin.create_stream(a.CreateStream("trades", SCHEMA))
     assert manager.admin.leave(a.ProcessorRef("p1")).state == "leaving"
+    assert p1.assignment(lambda x: x.leaving).streams == ()
     p1.wait(Heard, lambda m: not m.member)
     assert manager.admin.get_cluster().processors[0].state == "left"
     assert manager.admin.list_streams().streams[0].home == "p2"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -67,7 +67,7 @@ def spec_of(request: a.Submit, plan: QueryPlan, spill_root: str | None, created_
     if not request.inactive_after_s >= 0:
         raise ConfigError(f"inactive_after_s {request.inactive_after_s} is below 0")
     chosen = policy(request.policy)
-    return Spec(
+    spec = Spec(
         name=QueryName(request.name),
         plan=plan,
         policy=chosen.name,
@@ -79,10 +79,14 @@ def spec_of(request: a.Submit, plan: QueryPlan, spill_root: str | None, created_
             inactive_after_s=request.inactive_after_s,
         ),
         created_s=created_s,
-        spill=place("spill", request.spill) or _spill_below(spill_root, request.name, created_s),
+        spill=place("spill", request.spill),
         results=place("results", request.results),
         counting=request.counting,
     )
+    if spec.spill is None and spill_root is not None:
+        # A folder of its own for every submission: the name may be used again.
+        return replace(spec, spill=f"{spill_root.rstrip('/')}/{spec.run}")
+    return spec
 
 
 def place(what: str, text: str) -> str | None:
@@ -95,14 +99,6 @@ def place(what: str, text: str) -> str | None:
             remedy="processors have working folders of their own: write the whole path",
         )
     return text
-
-
-def _spill_below(root: str | None, query: str, created_s: float) -> str | None:
-    """A folder of its own for every submission: the name may be used again."""
-    if root is None:
-        return None
-    stamp = datetime.fromtimestamp(created_s, UTC).strftime("%Y%m%dT%H%M%S%f")
-    return f"{root.rstrip('/')}/{query}-{stamp}"
 
 
 def _share(what: str, value: float) -> None:

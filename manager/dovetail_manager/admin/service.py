@@ -51,13 +51,17 @@ class AdminService:
     # Streams --------------------------------------------------------------------------------------
 
     def create_stream(self, request: a.CreateStream) -> a.StreamStatus:
-        """Declare a stream; Refusal if the name is taken, ConfigError if the schema is none."""
+        """Declare a stream; Refusal if the name is taken, ConfigError if the schema is none.
+
+        Returns when its home takes rows.
+        """
         name = StreamName(check_name("stream", request.name))
         schema = read_schema(name, request.schema)
         path = place("path", request.path)
         return self._do(
             lambda g, now_s: g.create_stream(name, schema, path, now_s=now_s),
             lambda g: status.stream_status(g, name),
+            told=True,
         )
 
     def end_stream(self, ref: a.StreamRef) -> a.StreamStatus:
@@ -82,7 +86,8 @@ class AdminService:
     def submit(self, request: a.Submit) -> a.QueryStatus:
         """Plan a query over the declared streams and start it on all processors.
 
-        ConfigError or QueryError if it cannot be planned; Refusal if the name is taken.
+        Returns when they run it, so that it sees every row that is sent from then on. ConfigError
+        or QueryError if it cannot be planned; Refusal if the name is taken.
         """
         name = QueryName(check_name("query", request.name))
         schemas = self._cluster.look(
@@ -99,6 +104,7 @@ class AdminService:
                 now_s=now_s,
             ),
             lambda g: status.query_status(g, name),
+            told=True,
         )
 
     def close_query(self, ref: a.QueryRef) -> a.QueryStatus:
@@ -246,14 +252,16 @@ class AdminService:
         self,
         verb: Callable[[Governor, float], Iterable[Output]],
         tell: Callable[[Governor], T],
+        *,
+        told: bool = False,
     ) -> T:
-        """Run a verb until it is durable; what there is to tell right after it."""
+        """Run a verb until it is durable (and processors know); what there was to tell of it."""
 
         def run(g: Governor, now_s: float) -> tuple[T, Iterable[Output]]:
             outputs = verb(g, now_s)
             return tell(g), outputs
 
-        return self._cluster.call(run)
+        return self._cluster.call(run, told=told)
 
     def _phase(self, ref: a.QueryRef, phase: Phase) -> a.QueryStatus:
         return self._do(
