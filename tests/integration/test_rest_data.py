@@ -199,7 +199,11 @@ def test_wait_answers_when_the_join_has_caught_up_and_not_later_than_asked(rest:
     rest.plane.joined.clear()
     late = rest.http.post("/v1/queries/q/wait", json={"timeout_s": 0.2})
     rest.refused(late, 409, "not joined within")
-    rest.plane.joined.set()
+    query = rest.service.queries["q"]
+    rest.service.queries["q"] = replace(query, state="failed", cause="p2 died")
+    rest.refused(rest.http.post("/v1/queries/q/wait"), 409, "has failed: p2 died")
+    rest.service.queries["q"] = replace(query, state="closed")
+    assert rest.http.post("/v1/queries/q/wait").json() == {"rows": 7}
 
 
 def test_results_of_all_processors_come_as_one_arrow_stream_with_offsets(rest: Running) -> None:

@@ -153,6 +153,15 @@ def _add_data(router: APIRouter, context: Context) -> None:
     async def wait(name: PathName, body: models.WaitBody | None = None) -> Any:
         """Answer when all that the query's streams have taken in so far is joined."""
         query = await ask(service.get_query, a.QueryRef(name))
+        if query.state == "failed":
+            raise Refusal(
+                Domain.QUERY,
+                f"query {name!r} has failed: {query.cause}",
+                remedy="drop it and submit it again",
+                reason="state",
+            )
+        if query.state == "closed":
+            return models.Waited(rows=sum(i.rows_in for i in query.inputs))
         streams = {s.name: s for s in (await ask(service.list_streams)).streams}
         homes = {streams[i.stream] for i in query.inputs if i.stream in streams}
         for stream in homes:

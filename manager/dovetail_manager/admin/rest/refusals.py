@@ -44,6 +44,7 @@ STATUS_OF_REASON = {
 STATUS_OF_DOMAIN = {
     Domain.MESSAGE: 400,
     Domain.MEMBER: 404,
+    Domain.STREAM: 404,
     Domain.QUERY: 404,
     Domain.MOVE: 404,
     Domain.GROUP: 404,
@@ -74,6 +75,8 @@ def status_of(error: DovetailError) -> int:
         return STATUS_OF_REASON[reason]
     if isinstance(error, Refusal):
         return STATUS_OF_DOMAIN.get(error.domain, 409)
+    if error.retry:
+        return 503
     return {Fault.USER: 400, Fault.ENVIRONMENT: 503, Fault.DOVETAIL: 500}[error.fault]
 
 
