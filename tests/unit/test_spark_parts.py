@@ -17,7 +17,7 @@ import pytest
 from dovetail_pipeline.cleanup import conduct, run_local
 from dovetail_pipeline.cleanup.explaining import explain
 from dovetail_pipeline.cleanup.stores import find_cleanups
-from dovetail_pipeline.spark import java, session, shipping, submit
+from dovetail_pipeline.spark import java, pruning, session, shipping, submit
 from dovetail_pipeline.spark.hands import SparkHands
 from dovetail_pipeline.spark.session import SparkError, SparkSettings, start_spark, why_unavailable
 from dovetail_proto.errors import ConfigError, OutputError, SpillError
@@ -145,9 +145,9 @@ def test_a_master_that_is_no_address_is_refused(master: str) -> None:
 def test_the_shipped_zip_is_the_same_for_the_same_sources(tmp_path: Path) -> None:
     """Named after its content; made once."""
     first = shipping.packages_zip()
-    made = first.stat().st_mtime_ns
+    made = first.stat().st_ino
     assert shipping.packages_zip() == first
-    assert first.stat().st_mtime_ns == made
+    assert first.stat().st_ino == made
     with zipfile.ZipFile(first) as z:
         names = z.namelist()
     assert "dovetail_pipeline/cleanup/task.py" in names
@@ -257,3 +257,34 @@ def test_an_explanation_shows_the_terms_and_what_is_owed(tmp_path: Path) -> None
     assert told["owed"] == found.report.owed == sum(g["owed"] for g in told["groups"])
     assert told["owed"] < told["all_combinations"]
     assert sum(told["generations"].values()) == len(told["groups"])
+
+
+def test_the_cache_keeps_what_is_new_or_was_used_lately(tmp_path: Path) -> None:
+    """Of each kind the newest stay, and what was used within a week; nothing else is touched."""
+    now_s, day_s = 1_000_000_000.0, 24 * 3600.0
+    kinds = {
+        "": [f"{i:016x}" for i in range(9)],
+        "packages": [f"dovetail-{i}" for i in range(9)],
+        "shipped": [f"dovetail-{i}.zip" for i in range(9)],
+    }
+    for kind, names in kinds.items():
+        for i, name in enumerate(names):  # used 0, 1, 2, … days ago, the last three long ago
+            path = tmp_path / kind / name
+            path.mkdir(parents=True)
+            (path / "content").write_text("")
+            used_s = now_s - day_s * (i if i < 6 else 100 * i)
+            os.utime(path, (used_s, used_s))
+    for name in ("java", "submit", "someone-elses"):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (0, 0))
+    os.utime(tmp_path / "packages" / "dovetail-8", (now_s - 6 * day_s,) * 2)
+    removed = pruning.prune_cache(tmp_path, now_s)
+    assert sorted(removed) == [
+        *(f"{i:016x}" for i in (6, 7, 8)),
+        *("packages/dovetail-6", "packages/dovetail-7"),
+        *(f"shipped/dovetail-{i}.zip" for i in (6, 7, 8)),
+    ]
+    left = {p.name for p in tmp_path.rglob("*")}
+    assert {"java", "submit", "someone-elses", "dovetail-8"} <= left
+    assert not [n for n in left if n.startswith("dropped-")]
+    assert pruning.prune_cache(tmp_path, now_s) == []

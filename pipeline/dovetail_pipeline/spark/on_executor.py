@@ -92,6 +92,11 @@ def settle() -> None:
         # The first process compiles the kernels, the others wait and load them.
         fcntl.flock(lock, fcntl.LOCK_EX)
         load()
+        from dovetail_pipeline.spark.pruning import mark_used, prune_cache
+
+        mark_used(folder)
+        if folder.parent.name == "packages":
+            prune_cache(folder.parent.parent)
 
 
 def load() -> None:

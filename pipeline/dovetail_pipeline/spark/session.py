@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dovetail_pipeline.spark.java import Java, find_java
+from dovetail_pipeline.spark.pruning import prune_cache
 from dovetail_proto.errors import ConfigError, DovetailError
 from dovetail_proto.kernel_cache import cache_folder
 
@@ -217,6 +218,7 @@ def _log_file() -> Iterator[Path]:
     try:
         yield log
         log.unlink(missing_ok=True)
+        prune_cache(cache_folder())
     finally:
         settings.unlink(missing_ok=True)
 

@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 
 from dovetail_pipeline.spark.on_executor import PACKAGES
+from dovetail_pipeline.spark.pruning import mark_used
 from dovetail_proto.errors import ConfigError
 from dovetail_proto.kernel_cache import cache_folder
 
@@ -37,6 +38,7 @@ def packages_zip() -> Path:
                 f"the package for Spark's executors cannot be written to {path}: {e.strerror}",
                 remedy="set XDG_CACHE_HOME to a folder that you may write to",
             ) from e
+    mark_used(path)
     return path
 
 
