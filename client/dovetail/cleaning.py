@@ -11,7 +11,7 @@ from typing import Literal
 
 from dovetail.progress import Watcher
 from dovetail_pipeline.cleanup import CleanupResult, Progress, conduct, run_local
-from dovetail_pipeline.cleanup.stores import StoreCleanup
+from dovetail_pipeline.cleanup.stores import RunCleanup
 from dovetail_pipeline.cleanup.task import MEMORY_BYTES_MIN as CLEANUP_BYTES_MIN
 from dovetail_pipeline.spark.hands import SparkHands
 from dovetail_pipeline.spark.session import MASTER_DEFAULT, SparkSettings, why_unavailable
@@ -37,7 +37,7 @@ class Cleaned:
 
 
 def clean_up(
-    cleanups: Sequence[StoreCleanup],
+    cleanups: Sequence[RunCleanup],
     means: CleanupMeans,
     *,
     watcher: Watcher | None = None,
@@ -57,10 +57,11 @@ def clean_up(
             hands = stack.enter_context(
                 SparkHands(settings, memory_bytes=means.memory_bytes, tell=watcher.noted)
             )
+        here = _local_means(means.memory_bytes)
         results = [
-            conduct([c.store], c.output, hands, progress)
+            conduct(c.stores, c.output, hands, progress)
             if hands is not None
-            else run_local(c.store, c.output, **_local_means(means.memory_bytes), progress=progress)
+            else run_local(c.stores, c.output, **here, progress=progress)
             for c in cleanups
         ]
         return Cleaned(results, hands.start_seconds if hands is not None else 0.0)

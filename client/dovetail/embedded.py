@@ -25,7 +25,7 @@ from dovetail.places import Places
 from dovetail.progress import Watcher
 from dovetail_manager.planner import plan_query
 from dovetail_pipeline.cleanup import CleanupResult
-from dovetail_pipeline.cleanup.stores import StoreCleanup
+from dovetail_pipeline.cleanup.stores import RunCleanup
 from dovetail_pipeline.spark.session import why_unavailable
 from dovetail_processor.engine import Engine, EngineSettings, RunSummary
 from dovetail_processor.memory import shares
@@ -219,7 +219,7 @@ def _clean_up(
     results = None if places.cleanup_results is None else str(places.cleanup_results)
     try:
         cleaned = clean_up(
-            [StoreCleanup(places.store, results)],
+            [RunCleanup((places.store,), results)],
             CleanupMeans(on, request.memory_bytes),
             watcher=watcher,
             stop=stop,

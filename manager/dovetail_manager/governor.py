@@ -168,6 +168,7 @@ class Governor(Verbs):
                 if move.query not in self.steering.queries:
                     continue
                 self.ended_moves[move.id] = move
+                self.assignments.changed()  # a query that is to close may have waited for it
                 text = f"{move.outcome}{': ' if move.failure else ''}{move.failure}"
                 out += [move_ended(move), _about_move("move-ended", move.query, move.id, text)]
             else:

@@ -13,7 +13,7 @@ from dovetail_proto.errors import ConfigError
 
 if TYPE_CHECKING:
     from dovetail_pipeline.cleanup import CleanupResult
-    from dovetail_pipeline.cleanup.stores import StoreCleanup
+    from dovetail_pipeline.cleanup.stores import RunCleanup
 
 On = Literal["spark", "local"]
 
@@ -96,10 +96,10 @@ def cleanup(
         )
 
 
-def _report(cleanup: StoreCleanup, result: CleanupResult) -> dict[str, Any]:
+def _report(cleanup: RunCleanup, result: CleanupResult) -> dict[str, Any]:
     return {
-        "query": cleanup.store.plan.name,
-        "spill": cleanup.store.root,
+        "query": cleanup.query,
+        "spill": cleanup.place,
         "output": cleanup.output or "none",
         "results_cleanup": result.rows,
         "checksum": result.checksum,
@@ -129,7 +129,7 @@ def _explain(
     from dovetail_pipeline.cleanup.stores import find_cleanups
 
     found = [
-        explain(c.store, memory_bytes=memory_bytes)
+        explain(c.stores, memory_bytes=memory_bytes)
         for c in find_cleanups(directories, query=query, output="none")
     ]
     if as_json:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from dovetail.quantities import format_count
+from dovetail_proto.errors import ConfigError
 
 GROUPS_SHOWN = 20
 """A screenful; `--json` has them all."""
@@ -20,9 +21,14 @@ def owed(
 ) -> None:
     """Count the combinations that pushed state owes, per group and in all; joins nothing."""
     from dovetail_pipeline.cleanup import owed as count_owed
-    from dovetail_proto.spill_format import SpillStore
+    from dovetail_pipeline.cleanup.stores import find_cleanups
 
-    report = count_owed(SpillStore.open(directory))
+    runs = find_cleanups([directory], output="none")
+    if len(runs) > 1:
+        raise ConfigError(
+            f"{directory!r} holds {len(runs)} runs", remedy="name the folder of one of them"
+        )
+    report = count_owed(*runs[0].stores)
     if as_json:
         print(json.dumps(asdict(report)))
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -82,14 +83,14 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(store: SpillStore, *, memory_bytes: int) -> Explanation:
-    """Look at a closed store; reads key columns only."""
-    catalog = open_catalog(store)
-    report = owed(store)
-    aliases = tuple(i.alias for i in store.plan.inputs)
+def explain(stores: Sequence[SpillStore], *, memory_bytes: int) -> Explanation:
+    """Look at the closed stores of a run; reads key columns only."""
+    catalog = open_catalog(stores)
+    report = owed(*stores)
+    aliases = tuple(i.alias for i in catalog.plan.inputs)
     return Explanation(
-        query=store.plan.name,
-        spill=store.root,
+        query=catalog.plan.name,
+        spill=stores[0].root,
         aliases=aliases,
         terms=tuple(show(t, "t", aliases) for t in delta_terms(len(aliases))),
         report=report,

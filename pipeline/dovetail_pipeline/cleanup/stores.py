@@ -1,10 +1,10 @@
-"""Which stores a clean-up is about, and where the results of each go.
+"""Which stores a clean-up is about, and where the results of each run go.
 
-A place is a store or a folder of stores, as a day's runs of several queries leave them. Each store
-is one run and is cleaned up by itself: rows of different runs never meet.
+A place is a store or a folder of stores, as a day's runs of several queries leave them. Stores of
+one run, one per processor of a cluster, are cleaned up together; rows of different runs never meet.
 
-    one store        OUTPUT/phase=cleanup/part-….parquet
-    several stores   OUTPUT/<query>/<store>/phase=cleanup/part-….parquet
+    one run          OUTPUT/phase=cleanup/part-….parquet
+    several runs     OUTPUT/<query>/<store>/phase=cleanup/part-….parquet
 """
 
 from __future__ import annotations
@@ -21,16 +21,27 @@ CLEANUP_PHASE = "phase=cleanup"
 
 
 @dataclass(frozen=True, slots=True)
-class StoreCleanup:
-    """One store to clean up."""
+class RunCleanup:
+    """One run to clean up."""
 
-    store: SpillStore
+    stores: tuple[SpillStore, ...]  # one per processor
     output: str | None  # the folder of its own that its results go to; None only counts them
+
+    @property
+    def query(self) -> str:
+        """The name of the run's query."""
+        return self.stores[0].plan.name
+
+    @property
+    def place(self) -> str:
+        """Where its stores are: the one, or the folder of them."""
+        first = self.stores[0].root
+        return first if len(self.stores) == 1 else first.rsplit("/", 1)[0]
 
 
 def find_cleanups(
     places: Sequence[str], *, query: str | None = None, output: str | None = None
-) -> list[StoreCleanup]:
+) -> list[RunCleanup]:
     """What to clean up at these places, in their order, then by name.
 
     `query` takes only the stores of the query with this name. `output` None is each run's own
@@ -45,7 +56,12 @@ def find_cleanups(
             f"no spill store of query {query!r} at {', '.join(places)}",
             remedy=f"there are stores of: {names}",
         )
-    return [StoreCleanup(s, _output_of(s, output, alone=len(chosen) == 1)) for s in chosen]
+    runs: dict[str, list[SpillStore]] = {}
+    for store in chosen:
+        runs.setdefault(store.run, []).append(store)
+    return [
+        RunCleanup(tuple(s), _output_of(s[0], output, alone=len(runs) == 1)) for s in runs.values()
+    ]
 
 
 def below(output: str) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dovetail_pipeline.cleanup import CleanupResult, conduct
-from dovetail_pipeline.cleanup.stores import StoreCleanup, find_cleanups
+from dovetail_pipeline.cleanup.stores import RunCleanup, find_cleanups
 from dovetail_pipeline.spark.hands import SparkHands
 from dovetail_pipeline.spark.session import SparkSettings
 from dovetail_proto.errors import ConfigError, DovetailError
@@ -80,17 +80,17 @@ def main(arguments: Sequence[str]) -> int:
         cleanups = find_cleanups(flags.spill, query=flags.query, output=flags.output)
         with SparkHands(SparkSettings(), memory_bytes=flags.memory_bytes, tell=_say) as hands:
             for c in cleanups:
-                _write(c, conduct([c.store], c.output, hands))
+                _write(c, conduct(c.stores, c.output, hands))
     except DovetailError as e:
         _say(f"error: {e}")
         return e.exit_code
     return 0
 
 
-def _write(cleanup: StoreCleanup, result: CleanupResult) -> None:
+def _write(cleanup: RunCleanup, result: CleanupResult) -> None:
     line = {
-        "query": cleanup.store.plan.name,
-        "spill": cleanup.store.root,
+        "query": cleanup.query,
+        "spill": cleanup.place,
         "output": cleanup.output,
         "results_cleanup": result.rows,
         "checksum": result.checksum,

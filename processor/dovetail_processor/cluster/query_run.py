@@ -136,6 +136,11 @@ class QueryRun:
         if self._closing is None:
             self.instance.stop()
 
+    def leave(self) -> None:
+        """The processor has left: it owns nothing, but its spill store is a part of the run."""
+        if self.stage is Stage.RUNNING and self._closing is None:
+            self._close()
+
     @property
     def closing(self) -> bool:
         """Whether everything is being closed, by another thread."""
@@ -296,8 +301,9 @@ class QueryRun:
         if self.task.spill is None:
             folder = data_dir / "spill" / self.task.name / self.here
             shutil.rmtree(folder, ignore_errors=True)
-            return SpillStore.create(str(folder), self.task.plan)
-        return SpillStore.create(f"{self.task.spill.rstrip('/')}/{self.here}", self.task.plan)
+            return SpillStore.create(str(folder), self.task.plan, run=self.task.run)
+        place = f"{self.task.spill.rstrip('/')}/{self.here}"
+        return SpillStore.create(place, self.task.plan, run=self.task.run)
 
 
 def results_folder(data_dir: Path, task: QueryTask) -> Path:

@@ -202,6 +202,8 @@ class ProcessorServer:
 
         def handle() -> None:
             self._worker.control(message)
+            if self._worker.leaving:
+                self._leaving.set()
             self._peers.set_addresses(
                 {p: a for p, a in self._worker.peers.items() if p != self.name}
             )
@@ -211,6 +213,7 @@ class ProcessorServer:
     def _let_go(self) -> None:
         """The cluster goes on without this processor: it has left, or was taken for dead."""
         if self._leaving.is_set():
+            self._worker.ask(self._worker.leave_all)
             log.info("has left", processor=self.name)
             self._over.set()
             return

@@ -92,6 +92,7 @@ class Worker:
         self.epoch = Epoch(0)  # the highest heard
         self.joined = False
         self.assigned = (Epoch(0), 0)  # of the assignment that is carried out
+        self.leaving = False  # its groups are being moved away
         self.peers: Mapping[ProcessorId, str] = {}
         self.runs: dict[QueryName, QueryRun] = {}
         self.streams = Streams(here, self.runs)
@@ -294,6 +295,7 @@ class Worker:
         for task in a.queries:
             self._take_up(task, max(1, len(running)))
         self.streams.listen()
+        self.leaving = a.leaving
         self.assigned = (a.epoch, a.version)
 
     def _runs(self, name: QueryName) -> bool:
@@ -332,6 +334,11 @@ class Worker:
             hosted=len(task.split_hosts.get(self.here, ())),
             peers=len(self.peers),
         )
+
+    def leave_all(self) -> None:
+        """This processor has left in order: close what it has of every query."""
+        for run in self.runs.values():
+            run.leave()
 
     def drop_all(self) -> None:
         """The cluster let this processor go: start anew, with nothing."""
