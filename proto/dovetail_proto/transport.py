@@ -99,7 +99,9 @@ class _Gate(grpc.ServerInterceptor):  # type: ignore[misc] # grpc has no types h
             return handler
 
         def refuse(_: Any, context: grpc.ServicerContext) -> None:
-            abort(context, refused, grpc.StatusCode.UNAUTHENTICATED)
+            known = isinstance(refused, errors.Forbidden)
+            status = grpc.StatusCode
+            abort(context, refused, status.PERMISSION_DENIED if known else status.UNAUTHENTICATED)
 
         if handler.request_streaming and handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(refuse)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from dovetail_manager.admin.auth import Tokens
+from dovetail_manager.admin.rest.data_plane import Room
 from dovetail_proto.transport import Security
 from dovetail_proto.wire.data import BATCH_BYTES_MAX
 from kit.admin_standin import RESULT_SCHEMA, ipc
@@ -186,6 +187,24 @@ def test_a_stream_that_takes_no_rows_says_why(rest: Running) -> None:
     rest.refused(send(rest, b" " * (BATCH_BYTES_MAX + 1)), 413, "larger than")
 
 
+def test_more_at_once_than_there_is_memory_for_is_told_to_come_again(
+    rest: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By bytes for bodies, also where no length is told; nothing of it is read."""
+    plane = rest.server.context.plane
+    monkeypatch.setattr(plane, "held", Room(10_000, "bytes in batches"))
+    assert send(rest, ipc(batch(1))).status_code == 200
+    full = send(rest, ipc(batch(*range(10_000))))
+    assert rest.refused(full, 503, "too many bytes")["code"] == "overloaded"
+    untold = rest.http.post(
+        "/v1/streams/s/batches", content=iter([ipc(batch(1))]), headers={"Content-Type": ARROW}
+    )
+    rest.refused(untold, 503, "too many bytes")
+    monkeypatch.setattr(plane, "readers", Room(0, "readers of results"))
+    rest.refused(rest.http.get("/v1/queries/q/results"), 503, "too many readers")
+    assert send(rest, ipc(batch(1))).status_code == 200
+
+
 def test_what_the_home_refuses_comes_through(rest: Running) -> None:
     """With its reason as the status."""
     sent = send(rest, ipc(batch(1)), Dovetail_Source="refused", Dovetail_Sequence="1")
@@ -242,6 +261,14 @@ def test_a_reader_that_stops_reading_stops_the_processors(rest: Running) -> None
         next(answer.iter_raw())
     assert rest.plane.reading_ended.wait(60)
     assert rest.plane.sent < 100
+
+
+def test_a_follower_that_leaves_while_nothing_comes_is_let_go(rest: Running) -> None:
+    """Nobody would notice otherwise until the next result."""
+    with rest.http.stream("GET", "/v1/queries/q/results?processor=p1&follow=true"):
+        assert rest.plane.reading_begun.wait(60)
+        assert not rest.plane.reading_ended.is_set()
+    assert rest.plane.reading_ended.wait(60)
 
 
 def test_results_that_are_not_in_a_log_are_refused_with_their_place(rest: Running) -> None:

@@ -39,6 +39,7 @@ class DataPlaneStandIn:
         self.joined = threading.Event()
         self.joined.set()
         self.sent = 0  # result batches that left
+        self.reading_begun = threading.Event()
         self.reading_ended = threading.Event()
         self._marks: dict[tuple[str, str], int] = {}
         self._server, port = start_server(
@@ -60,6 +61,7 @@ class DataPlaneStandIn:
         self._marks.clear()
         self.results = []
         self.sent = 0
+        self.reading_begun.clear()
         self.reading_ended.clear()
         self.joined.set()
 
@@ -90,12 +92,15 @@ class DataPlaneStandIn:
     def _read(self, data: bytes, context: Any) -> Iterator[bytes]:
         asked = decode(feeds.ReadResults, data)
         context.add_callback(self.reading_ended.set)
+        self.reading_begun.set()
         for segment, batch in enumerate(self.results):
             if segment < asked.segment:
                 continue
             start = asked.row if segment == asked.segment else 0
             self.sent += 1
             yield encode(feeds.ResultBatch(segment, start, ipc(batch.slice(start)), False))
+        if asked.follow:
+            self.reading_ended.wait()
         yield encode(feeds.ResultBatch(len(self.results), 0, b"", True))
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import grpc
 import pytest
 
 from dovetail_manager.admin.auth import READING_CALLS, Role, Tokens, is_loopback, refuse_open_bind
 from dovetail_proto.errors import ConfigError, Forbidden, Unauthenticated
-from dovetail_proto.transport import Security
+from dovetail_proto.transport import Security, call_metadata, open_channel, raised, start_server
 from dovetail_proto.v1 import admin_pb2
 
 TOKENS = Tokens(admin="all", read="look")
@@ -50,6 +51,35 @@ def test_a_missing_and_a_wrong_token_are_told_apart() -> None:
         assert isinstance(refused, Unauthenticated)
         assert said in refused.message
         assert "DOVETAIL_TOKEN" in refused.remedy
+
+
+def test_the_gate_of_grpc_tells_a_stranger_from_a_reader() -> None:
+    """By the status, which programs of other makers look at, and by our error."""
+    verbs = {
+        verb: grpc.unary_unary_rpc_method_handler(lambda data, _: data)
+        for verb in ("Move", "GetCluster")
+    }
+    server, port = start_server(
+        "127.0.0.1:0", Security(), {"dovetail.v1.Admin": verbs}, check=TOKENS.check
+    )
+    try:
+        for token, verb, status, kind in (
+            ("look", "GetCluster", None, None),
+            ("all", "Move", None, None),
+            ("look", "Move", grpc.StatusCode.PERMISSION_DENIED, Forbidden),
+            ("wrong", "GetCluster", grpc.StatusCode.UNAUTHENTICATED, Unauthenticated),
+        ):
+            security = Security(token=token)
+            with open_channel(f"127.0.0.1:{port}", security) as channel:
+                call = channel.unary_unary(f"/dovetail.v1.Admin/{verb}")
+                try:
+                    assert call(b"x", metadata=call_metadata(security)) == b"x"
+                    found = (None, None)
+                except grpc.RpcError as e:
+                    found = (e.code(), type(raised(e)))
+            assert found == (status, kind)
+    finally:
+        server.stop(0).wait(10)
 
 
 def test_health_needs_no_token() -> None:

@@ -45,7 +45,7 @@ class RestServer:
     def __init__(self, server: uvicorn.Server, listening: socket.socket, context: Context) -> None:
         self._server = server
         self._socket = listening
-        self._context = context
+        self.context = context
         self._thread = threading.Thread(
             target=server.run, args=([listening],), name="rest", daemon=True
         )
@@ -65,10 +65,10 @@ class RestServer:
 
     def stop(self) -> None:
         """Answer what is under way, for a moment, then end; may be called twice."""
-        self._context.hub.stop()
+        self.context.hub.stop()
         self._server.should_exit = True
         self._thread.join(STOP_GRACE_S + 5)
-        self._context.plane.close()
+        self.context.plane.close()
         self._socket.close()
 
 
