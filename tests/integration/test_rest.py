@@ -199,7 +199,21 @@ def test_health_and_the_description_need_no_token(rest: Running) -> None:
     for path in ("/healthz", "/readyz", "/openapi.json", "/docs"):
         assert httpx.get(f"{base}{path}").status_code == 200
     assert "//" not in httpx.get(f"{base}/docs").text.replace("</", "")
-    assert "/v1/queries/{name}/results" in httpx.get(f"{base}/openapi.json").json()["paths"]
+
+
+def test_the_document_says_which_paths_take_a_token_and_names_each_operation(
+    rest: Running,
+) -> None:
+    """So that clients which are generated from it send one, and read well."""
+    paths = rest.http.get("/openapi.json").json()["paths"]
+    named = {}
+    for path, methods in paths.items():
+        for method, operation in methods.items():
+            open_to_all = path in ("/healthz", "/readyz")
+            assert ("security" in operation) is not open_to_all, path
+            named[operation["operationId"]] = f"{method} {path}"
+    assert named["read_results"] == "get /v1/queries/{name}/results"
+    assert len(named) == sum(len(m) for m in paths.values())
 
 
 def test_not_ready_while_the_store_is_away(rest: Running) -> None:

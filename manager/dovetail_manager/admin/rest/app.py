@@ -41,6 +41,7 @@ def make_app(context: Context, tokens: Tokens, *, mutual: bool) -> FastAPI:
         docs_url=None,  # its page would load scripts from elsewhere; /docs is ours
         redoc_url=None,
         redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,  # what generated clients call it
     )
     refusals.install(app)
     for routes in (streams.routes, queries.routes, cluster.routes):

@@ -9,7 +9,7 @@ from starlette.responses import HTMLResponse, StreamingResponse
 
 from dovetail_manager.admin.metrics import CONTENT_TYPE
 from dovetail_manager.admin.rest import models
-from dovetail_manager.admin.rest.context import Context, PathName, ask, refusals
+from dovetail_manager.admin.rest.context import NEEDS_TOKEN, Context, PathName, ask, refusals
 from dovetail_proto import admin as a
 
 EVENT_STREAM: dict[int | str, dict[str, Any]] = {
@@ -32,7 +32,11 @@ def routes(context: Context) -> APIRouter:
     service = context.service
 
     @router.get(
-        "/v1/cluster", response_model=models.Cluster, responses=refusals(), tags=["cluster"]
+        "/v1/cluster",
+        response_model=models.Cluster,
+        responses=refusals(),
+        tags=["cluster"],
+        dependencies=NEEDS_TOKEN,
     )
     async def get_cluster() -> Any:
         """The manager and its processors."""
@@ -44,6 +48,7 @@ def routes(context: Context) -> APIRouter:
         status_code=202,
         responses=refusals(404, 409, 422),
         tags=["cluster"],
+        dependencies=NEEDS_TOKEN,
     )
     async def leave(name: PathName) -> Any:
         """Move a processor's groups away and let it go; answers when that has begun."""
@@ -54,6 +59,7 @@ def routes(context: Context) -> APIRouter:
         response_class=StreamingResponse,
         responses={**EVENT_STREAM, **refusals()},
         tags=["cluster"],
+        dependencies=NEEDS_TOKEN,
     )
     async def events(
         last_id: Annotated[str, Header(alias="Last-Event-ID", max_length=64)] = "",
@@ -81,6 +87,7 @@ def routes(context: Context) -> APIRouter:
         response_class=Response,
         responses={**METRICS_TEXT, **refusals()},
         tags=["health"],
+        dependencies=NEEDS_TOKEN,
     )
     async def metrics() -> Response:
         """For Prometheus."""

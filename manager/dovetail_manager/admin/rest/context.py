@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Path
+from fastapi import Depends, Path
+from fastapi.security import HTTPBearer
 from starlette.concurrency import run_in_threadpool
 
 from dovetail_manager.admin.metrics import Metrics
@@ -17,6 +18,11 @@ from dovetail_manager.admin.service import AdminService
 from dovetail_proto.ids import NAME
 
 Plain = TypeVar("Plain")
+
+NEEDS_TOKEN = [
+    Depends(HTTPBearer(auto_error=False, description="the token, or for looking the reading one"))
+]
+"""For the OpenAPI document alone: `guards` has looked at the token before any path is."""
 
 PathName = Annotated[str, Path(pattern=f"^{NAME.pattern}$", examples=["prices"])]
 """A name in a path."""

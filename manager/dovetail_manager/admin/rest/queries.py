@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import StreamingResponse
 
 from dovetail_manager.admin.rest import models
-from dovetail_manager.admin.rest.context import Context, PathName, ask, refusals
+from dovetail_manager.admin.rest.context import NEEDS_TOKEN, Context, PathName, ask, refusals
 from dovetail_manager.admin.rest.results import Piece, as_arrow, as_json, limited
 from dovetail_manager.admin.rest.rows import ARROW, JSON_LINES
 from dovetail_proto import admin as a
@@ -34,7 +34,7 @@ READABLE: dict[int | str, dict[str, Any]] = {
 
 def routes(context: Context) -> APIRouter:
     """The paths of queries."""
-    router = APIRouter(prefix="/v1/queries", tags=["queries"])
+    router = APIRouter(prefix="/v1/queries", tags=["queries"], dependencies=NEEDS_TOKEN)
     _add_life(router, context)
     _add_groups(router, context)
     _add_data(router, context)

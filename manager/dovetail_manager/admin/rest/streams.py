@@ -8,7 +8,7 @@ import pyarrow as pa
 from fastapi import APIRouter, Header, Request
 
 from dovetail_manager.admin.rest import models
-from dovetail_manager.admin.rest.context import Context, PathName, ask, refusals
+from dovetail_manager.admin.rest.context import NEEDS_TOKEN, Context, PathName, ask, refusals
 from dovetail_manager.admin.rest.guards import body_bytes_max
 from dovetail_manager.admin.rest.refusals import invalid
 from dovetail_manager.admin.rest.rows import (
@@ -39,7 +39,7 @@ BATCH_BODY: dict[str, Any] = {
 
 def routes(context: Context) -> APIRouter:
     """The paths of streams."""
-    router = APIRouter(prefix="/v1/streams", tags=["streams"])
+    router = APIRouter(prefix="/v1/streams", tags=["streams"], dependencies=NEEDS_TOKEN)
     service, plane = context.service, context.plane
 
     @router.get("", response_model=models.Streams, responses=refusals())
