@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from dovetail_manager.admin.auth import Tokens
-from dovetail_manager.admin.rest.data_plane import Room
+from dovetail_manager.admin.rest.room import Room
 from dovetail_proto.transport import Security
 from dovetail_proto.wire.data import BATCH_BYTES_MAX
 from kit.admin_standin import RESULT_SCHEMA, ipc

@@ -25,7 +25,7 @@ ENDLESS = ("/v1/events",)
 """Answers that do not end by themselves are left to other tests."""
 
 
-EXAMPLES = 10
+EXAMPLES = 6
 """Of each operation: some seconds in all. The seed is fixed; raise it to look for more."""
 
 CHECKS = [

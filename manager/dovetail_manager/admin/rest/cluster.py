@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Response
 from starlette.responses import HTMLResponse, StreamingResponse
 
 from dovetail_manager.admin.metrics import CONTENT_TYPE
-from dovetail_manager.admin.rest import models
+from dovetail_manager.admin.rest import answers
 from dovetail_manager.admin.rest.context import NEEDS_TOKEN, Context, PathName, ask, refusals
 from dovetail_proto import admin as a
 
@@ -33,7 +33,7 @@ def routes(context: Context) -> APIRouter:
 
     @router.get(
         "/v1/cluster",
-        response_model=models.Cluster,
+        response_model=answers.Cluster,
         responses=refusals(),
         tags=["cluster"],
         dependencies=NEEDS_TOKEN,
@@ -44,7 +44,7 @@ def routes(context: Context) -> APIRouter:
 
     @router.post(
         "/v1/processors/{name}/leave",
-        response_model=models.Processor,
+        response_model=answers.Processor,
         status_code=202,
         responses=refusals(404, 409, 422),
         tags=["cluster"],
@@ -71,16 +71,16 @@ def routes(context: Context) -> APIRouter:
             headers={"Cache-Control": "no-store"},
         )
 
-    @router.get("/healthz", response_model=models.Health, tags=["health"])
+    @router.get("/healthz", response_model=answers.Health, tags=["health"])
     async def healthz() -> Any:
         """The process lives and answers."""
-        return models.Health(status="ok")
+        return answers.Health(status="ok")
 
-    @router.get("/readyz", response_model=models.Health, responses=refusals(), tags=["health"])
+    @router.get("/readyz", response_model=answers.Health, responses=refusals(), tags=["health"])
     async def readyz() -> Any:
         """The manager is in office and its store answers."""
         await ask(service.get_cluster)
-        return models.Health(status="ready")
+        return answers.Health(status="ready")
 
     @router.get(
         "/metrics",

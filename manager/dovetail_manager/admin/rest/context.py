@@ -11,7 +11,7 @@ from fastapi.security import HTTPBearer
 from starlette.concurrency import run_in_threadpool
 
 from dovetail_manager.admin.metrics import Metrics
-from dovetail_manager.admin.rest import models
+from dovetail_manager.admin.rest import answers
 from dovetail_manager.admin.rest.data_plane import DataPlane
 from dovetail_manager.admin.rest.events import EventHub
 from dovetail_manager.admin.service import AdminService
@@ -50,7 +50,7 @@ def refusals(*statuses: int, body: bool = False) -> dict[int | str, dict[str, An
     """
     usual = {401, 403, 503, *((400, 413, 422) if body else ())}
     return {
-        status: {"model": models.Error, "description": DESCRIPTIONS[status]}
+        status: {"model": answers.Error, "description": DESCRIPTIONS[status]}
         for status in sorted({*usual, *statuses})
     }
 

@@ -12,15 +12,15 @@ import secrets
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 import pyarrow as pa
 
-from dovetail_manager.admin.rest.refusals import Overloaded
 from dovetail_manager.admin.rest.results import Piece, read_piece
+from dovetail_manager.admin.rest.room import Room
 from dovetail_proto import feeds
 from dovetail_proto.errors import Domain, DovetailError, Refusal
 from dovetail_proto.ids import QueryName, StreamName
@@ -48,27 +48,6 @@ WAITS_MAX = 256
 
 CREDIT_BATCHES = 2
 """Of results, per processor and reader: one that goes out and one that is on its way."""
-
-
-class Room:
-    """A bounded amount of something; used on the event loop only."""
-
-    def __init__(self, most: int, what: str) -> None:
-        self._left = most
-        self._what = what
-
-    @contextmanager
-    def take(self, amount: int = 1) -> Any:
-        """Hold `amount`; Overloaded if there is not so much left."""
-        if amount > self._left:
-            raise Overloaded(
-                f"too many {self._what} at once", remedy="try again in a moment, or one by one"
-            )
-        self._left -= amount
-        try:
-            yield
-        finally:
-            self._left += amount
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from fastapi import APIRouter, Query, Request
 from starlette.responses import StreamingResponse
 
-from dovetail_manager.admin.rest import models
+from dovetail_manager.admin.rest import answers, bodies
 from dovetail_manager.admin.rest.context import NEEDS_TOKEN, Context, PathName, ask, refusals
 from dovetail_manager.admin.rest.results import Piece, as_arrow, as_json, limited
 from dovetail_manager.admin.rest.rows import ARROW, JSON_LINES
@@ -44,50 +44,50 @@ def routes(context: Context) -> APIRouter:
 def _add_life(router: APIRouter, context: Context) -> None:
     service = context.service
 
-    @router.get("", response_model=models.Queries, responses=refusals())
+    @router.get("", response_model=answers.Queries, responses=refusals())
     async def list_queries() -> Any:
         """All queries, by name, also those that have ended."""
         return await ask(service.list_queries)
 
     @router.post(
         "",
-        response_model=models.Query,
+        response_model=answers.Query,
         status_code=201,
         responses=refusals(404, 409, body=True),
     )
-    async def submit(body: models.NewQuery) -> Any:
+    async def submit(body: bodies.NewQuery) -> Any:
         """Plan a query over the declared streams and start it on all processors."""
         return await ask(service.submit, body.plain())
 
-    @router.get("/{name}", response_model=models.Query, responses=refusals(404, 422))
+    @router.get("/{name}", response_model=answers.Query, responses=refusals(404, 422))
     async def get_query(name: PathName) -> Any:
         """One query, also when it has ended."""
         return await ask(service.get_query, a.QueryRef(name))
 
-    @router.delete("/{name}", response_model=models.Query, responses=refusals(404, 409, 422))
+    @router.delete("/{name}", response_model=answers.Query, responses=refusals(404, 409, 422))
     async def drop_query(name: PathName) -> Any:
         """Forget a query that is closed or failed; answers its last status."""
         return await ask(service.drop_query, a.QueryRef(name))
 
-    @router.post("/{name}/close", response_model=models.Query, responses=refusals(404, 409, 422))
+    @router.post("/{name}/close", response_model=answers.Query, responses=refusals(404, 409, 422))
     async def close_query(name: PathName) -> Any:
         """Take nothing more in and close; answers at once."""
         return await ask(service.close_query, a.QueryRef(name))
 
-    @router.post("/{name}/pause", response_model=models.Query, responses=refusals(404, 409, 422))
+    @router.post("/{name}/pause", response_model=answers.Query, responses=refusals(404, 409, 422))
     async def pause_query(name: PathName) -> Any:
         """Take nothing in until it is resumed."""
         return await ask(service.pause_query, a.QueryRef(name))
 
-    @router.post("/{name}/resume", response_model=models.Query, responses=refusals(404, 409, 422))
+    @router.post("/{name}/resume", response_model=answers.Query, responses=refusals(404, 409, 422))
     async def resume_query(name: PathName) -> Any:
         """Go on after a pause."""
         return await ask(service.resume_query, a.QueryRef(name))
 
     @router.post(
-        "/{name}/policy", response_model=models.Query, responses=refusals(404, 409, body=True)
+        "/{name}/policy", response_model=answers.Query, responses=refusals(404, 409, body=True)
     )
-    async def set_policy(name: PathName, body: models.PolicyBody) -> Any:
+    async def set_policy(name: PathName, body: bodies.PolicyBody) -> Any:
         """Adapt by another policy from now on."""
         return await ask(service.set_policy, a.SetPolicy(name, body.policy))
 
@@ -96,19 +96,19 @@ def _add_groups(router: APIRouter, context: Context) -> None:
     service = context.service
 
     @router.get(
-        "/{name}/partitions", response_model=models.Partitions, responses=refusals(404, 422)
+        "/{name}/partitions", response_model=answers.Partitions, responses=refusals(404, 422)
     )
     async def list_partitions(name: PathName) -> Any:
         """Who owns which group."""
         return await ask(service.list_partitions, a.QueryRef(name))
 
-    @router.get("/{name}/moves", response_model=models.Moves, responses=refusals(404, 422))
+    @router.get("/{name}/moves", response_model=answers.Moves, responses=refusals(404, 422))
     async def list_moves(name: PathName) -> Any:
         """Moves under way and ended ones, newest first."""
         return await ask(service.list_moves, a.QueryRef(name))
 
     @router.get(
-        "/{name}/adaptations", response_model=models.Adaptations, responses=refusals(404, 422)
+        "/{name}/adaptations", response_model=answers.Adaptations, responses=refusals(404, 422)
     )
     async def list_adaptations(name: PathName) -> Any:
         """Decisions and why nothing was done, newest first."""
@@ -116,29 +116,29 @@ def _add_groups(router: APIRouter, context: Context) -> None:
 
     @router.post(
         "/{name}/move",
-        response_model=models.Move,
+        response_model=answers.Move,
         status_code=202,
         responses=refusals(404, 409, body=True),
     )
-    async def move(name: PathName, body: models.MoveBody) -> Any:
+    async def move(name: PathName, body: bodies.MoveBody) -> Any:
         """Begin to move groups to a processor; answers when the move is written down."""
         groups = tuple(sorted(set(body.groups)))
         return await ask(service.move, a.MoveGroups(name, groups, body.to))
 
     @router.post(
-        "/{name}/pin", response_model=models.Partitions, responses=refusals(404, 409, body=True)
+        "/{name}/pin", response_model=answers.Partitions, responses=refusals(404, 409, body=True)
     )
-    async def pin(name: PathName, body: models.PinBody) -> Any:
+    async def pin(name: PathName, body: bodies.PinBody) -> Any:
         """Keep groups where they are, or let them go again."""
         groups = tuple(sorted(set(body.groups)))
         return await ask(service.pin, a.Pin(name, groups, body.pinned))
 
     @router.post(
         "/{name}/rebalance",
-        response_model=models.Adaptations,
+        response_model=answers.Adaptations,
         responses=refusals(404, 409, body=True),
     )
-    async def rebalance(name: PathName, body: models.RebalanceBody | None = None) -> Any:
+    async def rebalance(name: PathName, body: bodies.RebalanceBody | None = None) -> Any:
         """Let the policy decide now; with `dry_run`, only tell what would be done."""
         dry_run = body is not None and body.dry_run
         return await ask(service.rebalance, a.Rebalance(name, dry_run))
@@ -148,9 +148,9 @@ def _add_data(router: APIRouter, context: Context) -> None:
     service, plane = context.service, context.plane
 
     @router.post(
-        "/{name}/wait", response_model=models.Waited, responses=refusals(404, 409, body=True)
+        "/{name}/wait", response_model=answers.Waited, responses=refusals(404, 409, body=True)
     )
-    async def wait(name: PathName, body: models.WaitBody | None = None) -> Any:
+    async def wait(name: PathName, body: bodies.WaitBody | None = None) -> Any:
         """Answer when all that the query's streams have taken in so far is joined."""
         query = await ask(service.get_query, a.QueryRef(name))
         if query.state == "failed":
@@ -161,7 +161,7 @@ def _add_data(router: APIRouter, context: Context) -> None:
                 reason="state",
             )
         if query.state == "closed":
-            return models.Waited(rows=sum(i.rows_in for i in query.inputs))
+            return answers.Waited(rows=sum(i.rows_in for i in query.inputs))
         streams = {s.name: s for s in (await ask(service.list_streams)).streams}
         homes = {streams[i.stream] for i in query.inputs if i.stream in streams}
         for stream in homes:
@@ -171,8 +171,8 @@ def _add_data(router: APIRouter, context: Context) -> None:
                     remedy="start it again",
                 )
         addresses = sorted({stream.address for stream in homes})
-        timeout_s = (body or models.WaitBody()).timeout_s
-        return models.Waited(rows=await plane.joined(addresses, name, timeout_s))
+        timeout_s = (body or bodies.WaitBody()).timeout_s
+        return answers.Waited(rows=await plane.joined(addresses, name, timeout_s))
 
     @router.get(
         "/{name}/results",

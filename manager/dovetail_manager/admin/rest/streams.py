@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 from fastapi import APIRouter, Header, Request
 
-from dovetail_manager.admin.rest import models
+from dovetail_manager.admin.rest import answers, bodies
 from dovetail_manager.admin.rest.context import NEEDS_TOKEN, Context, PathName, ask, refusals
 from dovetail_manager.admin.rest.guards import body_bytes_max
 from dovetail_manager.admin.rest.refusals import invalid
@@ -42,32 +42,32 @@ def routes(context: Context) -> APIRouter:
     router = APIRouter(prefix="/v1/streams", tags=["streams"], dependencies=NEEDS_TOKEN)
     service, plane = context.service, context.plane
 
-    @router.get("", response_model=models.Streams, responses=refusals())
+    @router.get("", response_model=answers.Streams, responses=refusals())
     async def list_streams() -> Any:
         """All streams, by name."""
         return await ask(service.list_streams)
 
     @router.post(
-        "", response_model=models.Stream, status_code=201, responses=refusals(409, body=True)
+        "", response_model=answers.Stream, status_code=201, responses=refusals(409, body=True)
     )
-    async def create_stream(body: models.NewStream) -> Any:
+    async def create_stream(body: bodies.NewStream) -> Any:
         """Declare a stream, once."""
         schema = schema_of(body.columns).serialize().to_pybytes()
         return await ask(service.create_stream, a.CreateStream(body.name, schema, body.path))
 
-    @router.get("/{name}", response_model=models.Stream, responses=refusals(404, 422))
+    @router.get("/{name}", response_model=answers.Stream, responses=refusals(404, 422))
     async def get_stream(name: PathName) -> Any:
         """One stream and how far it has come."""
         return await ask(service.get_stream, a.StreamRef(name))
 
-    @router.post("/{name}/end", response_model=models.Stream, responses=refusals(404, 409, 422))
+    @router.post("/{name}/end", response_model=answers.Stream, responses=refusals(404, 409, 422))
     async def end_stream(name: PathName) -> Any:
         """Say that nothing more will be sent."""
         return await ask(service.end_stream, a.StreamRef(name))
 
     @router.post(
         "/{name}/batches",
-        response_model=models.Taken,
+        response_model=answers.Taken,
         openapi_extra=BATCH_BODY,
         responses=refusals(404, 409, 415, body=True),
     )
@@ -111,11 +111,11 @@ def routes(context: Context) -> APIRouter:
         with plane.held.take(size):
             payload, rows = await ask(_payload, kind, await request.body(), stream.schema)
             if not rows:
-                return models.Taken(
+                return answers.Taken(
                     source=source or "", sequence=sequence or 0, rows=0, stream_rows=stream.rows
                 )
             taken = await plane.feed(stream.address, name, payload, given)
-        return models.Taken(
+        return answers.Taken(
             source=taken[0], sequence=taken[1], rows=rows, stream_rows=taken[2].rows
         )
 
