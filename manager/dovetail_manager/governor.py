@@ -30,7 +30,8 @@ from dovetail_manager.chronicle import (
 )
 from dovetail_manager.membership import IN, Member, MemberState
 from dovetail_manager.moves.journal import Write, move_from_json, move_key
-from dovetail_manager.moves.protocol import MoveEnded, Persist, Send, StepDown
+from dovetail_manager.moves.protocol import Move, MoveEnded, Outcome, Persist, Send, StepDown
+from dovetail_manager.moves.protocol import Phase as MovePhase
 from dovetail_manager.steering import Output, Steering, SteeringSettings
 from dovetail_manager.verbs import Verbs
 from dovetail_proto.assignment import Phase
@@ -83,13 +84,24 @@ class Governor(Verbs):
             query.resting = spec.phase is not Phase.RUNNING
             if spec.settled:
                 query.stopping.clear()
-        ended: list[Output] = []
-        for key, text in entries.items():
-            if key.startswith("move/"):
-                move = move_from_json(text)
-                if move.outcome is not None:
-                    ended.append(MoveEnded(move))
-        return self, self.effects([*outputs, *ended], now_s)
+        left = [move_from_json(t) for k, t in entries.items() if k.startswith("move/")]
+        return self, self.effects([*outputs, *self._left_over(left, now_s)], now_s)
+
+    def _left_over(self, moves: Iterable[Move], now_s: float) -> list[Output]:
+        """Records of moves that nobody goes on with: ended ones, and those of ended queries."""
+        out: list[Output] = []
+        for move in moves:
+            query = self.steering.queries.get(move.query)
+            if query is None:
+                gone = {move_key(move.id): None}
+                out += self.steering.write(("forgotten",), gone, now_s=now_s)
+            elif move.outcome is not None:
+                out.append(MoveEnded(move))
+            elif query.over:
+                move.outcome, move.phase = Outcome.FAILED, MovePhase.ENDED
+                move.failure, move.ended_s = query.cause, now_s
+                out.append(MoveEnded(move))
+        return out
 
     # What happens ---------------------------------------------------------------------------------
 
@@ -165,8 +177,6 @@ class Governor(Verbs):
         for output in todo:
             if isinstance(output, MoveEnded):
                 move = output.move
-                if move.query not in self.steering.queries:
-                    continue
                 self.ended_moves[move.id] = move
                 self.assignments.changed()  # a query that is to close may have waited for it
                 text = f"{move.outcome}{': ' if move.failure else ''}{move.failure}"

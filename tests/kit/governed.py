@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
 
-from dovetail_manager.catalog import Spec
+from dovetail_manager.catalog import Spec, spec_from_json, stream_from_json
 from dovetail_manager.chronicle import Chronicle
 from dovetail_manager.governor import Effect, Governor, Happened
 from dovetail_manager.moves.journal import Write
 from dovetail_manager.moves.protocol import Send
 from dovetail_manager.planner import plan_query
 from dovetail_manager.steering import SteeringSettings
-from dovetail_proto.assignment import Assignment, DiskSettings, assignment_from_json
+from dovetail_proto.assignment import Assignment, DiskSettings, Phase, assignment_from_json
 from dovetail_proto.ids import Epoch, ProcessorId, QueryName, StreamName
 from dovetail_proto.messages import Assign, Heartbeat, Join, QueryLoad, Stage
+from dovetail_proto.query import QueryPlan
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 SQL = "SELECT x.k AS a, y.v AS b FROM s x JOIN t y ON x.k = y.k"
@@ -45,8 +47,10 @@ class Governed:
                     self.waiting.append(effect)
                 case Write():
                     self.write(effect)
-                case Send():
+                case Send(_, message):
                     self.sent.append(effect)
+                    if isinstance(message, Assign):
+                        self._check_durable(assignment_from_json(message.document))
                 case Chronicle(history, records, keep, move):
                     kept = self.histories.setdefault(history, {}) | dict(records)
                     self.histories[history] = dict(sorted(kept.items())[-keep:] if keep else [])
@@ -55,6 +59,15 @@ class Governed:
                 case Happened():
                     self.happened.append(effect)
         self.governor.check()
+
+    def _check_durable(self, told: Assignment) -> None:
+        """Whatever processors are told is in the store."""
+        for stream in told.streams:
+            assert stream.ended <= stream_from_json(self.entries[f"stream/{stream.name}"]).ended
+        for query in told.queries:
+            spec = spec_from_json(self.entries[f"spec/{query.name}"])
+            assert spec.run == query.run
+            assert query.phase is spec.phase or spec.phase is Phase.CLOSING
 
     def write(self, w: Write) -> None:
         """Make a write durable and tell the machine."""
@@ -110,10 +123,16 @@ class Governed:
         for stream in ("s", "t"):
             if stream not in self.governor.catalog.streams.wanted:
                 self.do("create_stream", StreamName(stream), SCHEMA, None)
-        plan = plan_query(sql, {"s": SCHEMA, "t": SCHEMA}, name=name, partitions=4)
+        plan = planned(name, sql)
         given = {"policy": "lazy-disk", "disk": DiskSettings(True), "created_s": self.now_s}
         spec = Spec(QueryName(name), plan, **{**given, **fields})
         self.do("submit", spec, weights=None, expected_bytes=None)
+
+
+@cache
+def planned(name: str, sql: str) -> QueryPlan:
+    """A plan over the streams s and t; planning takes longer than all the rest."""
+    return plan_query(sql, {"s": SCHEMA, "t": SCHEMA}, name=name, partitions=4)
 
 
 def report(
