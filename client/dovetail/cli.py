@@ -23,28 +23,71 @@ from dovetail.commands import (
     doctor,
     experiments,
     generate,
+    look,
     owed,
+    results,
     run,
+    serve,
     simulate,
+    steer,
+    stream,
+    submit,
+    up,
 )
 from dovetail_proto.errors import ConfigError, DovetailError, Interrupted
 
 app = typer.Typer(
     name="dovetail",
     help="Joins several streams exactly, even when the join's state outgrows memory.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run")(run.run)
-app.command("cleanup")(cleanup.cleanup)
-app.command("owed")(owed.owed)
-app.command("generate")(generate.generate)
-app.command("simulate")(simulate.simulate)
-app.add_typer(experiments.experiments, name="experiments")
-app.command("doctor")(doctor.doctor)
-app.add_typer(config.config, name="config")
-app.add_typer(certs.certs, name="certs")
+FILES, CLUSTER, LOOK, STEER, SERVE, MORE = (
+    "Files to files",
+    "A cluster",
+    "Look at a cluster",
+    "Steer a cluster",
+    "Services",
+    "More",
+)
+"""How `--help` groups the commands."""
+
+for name, command, panel in (
+    ("run", run.run, FILES),
+    ("cleanup", cleanup.cleanup, FILES),
+    ("owed", owed.owed, FILES),
+    ("up", up.up, CLUSTER),
+    ("submit", submit.submit, CLUSTER),
+    ("feed", stream.feed, CLUSTER),
+    ("wait", submit.wait, CLUSTER),
+    ("results", results.results, CLUSTER),
+    ("close", submit.close, CLUSTER),
+    ("drop", submit.drop, CLUSTER),
+    ("down", up.down, CLUSTER),
+    ("status", look.status, LOOK),
+    ("top", look.top, LOOK),
+    ("partitions", look.partitions, LOOK),
+    ("moves", look.moves, LOOK),
+    ("adaptations", look.adaptations, LOOK),
+    ("move", steer.move, STEER),
+    ("pin", steer.pin, STEER),
+    ("unpin", steer.unpin, STEER),
+    ("pause", steer.pause, STEER),
+    ("resume", steer.resume, STEER),
+    ("rebalance", steer.rebalance, STEER),
+    ("leave", steer.leave, STEER),
+    ("manager", serve.manager, SERVE),
+    ("processor", serve.processor, SERVE),
+    ("generate", generate.generate, MORE),
+    ("simulate", simulate.simulate, MORE),
+    ("doctor", doctor.doctor, MORE),
+):
+    app.command(name, rich_help_panel=panel)(command)
+app.add_typer(stream.stream, name="stream", rich_help_panel=CLUSTER)
+app.add_typer(steer.policy, name="policy", rich_help_panel=STEER)
+app.add_typer(experiments.experiments, name="experiments", rich_help_panel=MORE)
+app.add_typer(config.config, name="config", rich_help_panel=MORE)
+app.add_typer(certs.certs, name="certs", rich_help_panel=SERVE)
 
 
 @app.callback(invoke_without_command=True)

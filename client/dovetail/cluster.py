@@ -26,7 +26,6 @@ from dovetail.admin_calls import AdminCalls
 from dovetail.channels import Channels
 from dovetail.quantities import format_bytes, format_count, parse_bytes
 from dovetail.queries import Query
-from dovetail.rows import plain_schema
 from dovetail.streams import Stream
 from dovetail_proto import admin as a
 from dovetail_proto.errors import ConfigError, Domain, Refusal
@@ -109,7 +108,7 @@ class Cluster:
                 return self._stream(self.admin.get_stream(name))  # which refuses
             return self.create_stream(name, schema)
         found = self._stream(known[name])
-        if schema is not None and plain_schema(_schema(schema)) != found.schema:
+        if schema is not None and _schema(schema) != found.schema:
             raise Refusal(
                 Domain.STREAM,
                 f"stream {name!r} exists already, with other columns: "
@@ -250,11 +249,11 @@ class Cluster:
 
 
 def _schema(given: pa.Schema | str | Path) -> pa.Schema:
-    if isinstance(given, pa.Schema):
-        return given
+    """As streams have it: no encodings, no metadata."""
     from dovetail_processor.sources import open_source
+    from dovetail_processor.sources.plain import plain_schema
 
-    return open_source(given).schema
+    return plain_schema(given) if isinstance(given, pa.Schema) else open_source(given).schema
 
 
 def _place(given: str | Path) -> str:

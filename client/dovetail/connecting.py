@@ -39,6 +39,7 @@ class ClusterFile:
     url: str
     token: str
     address: str  # of the manager's gRPC
+    policy: str | None  # of queries that name none
     processes: tuple[Started, ...]
 
     def write(self, data_dir: Path) -> Path:
@@ -77,19 +78,30 @@ def connect(url: str | None = None, token: str | None = None) -> Cluster:
     return connect_by({"url": url, "token": token})
 
 
-def connect_by(flags: Mapping[str, Any], *, config: Path | None = None) -> Cluster:
+def is_known() -> bool:
+    """Whether settings, or a cluster that `dovetail up` started in this folder, say which one."""
+    from dovetail.settings import load
+
+    loaded = load()
+    named = loaded.origins["url"] != "default"
+    return named or read_cluster_file(loaded.settings.data_dir) is not None
+
+
+def connect_by(flags: Mapping[str, Any]) -> Cluster:
     """A client by flags (None: not given) and settings."""
     from dovetail.settings import load
 
-    loaded = load(flags, config=config)
+    loaded = load(flags)
     s = loaded.settings
     url, security = s.url, s.security()
     named = loaded.origins["url"] != "default"
     left = None if named else read_cluster_file(s.data_dir)
+    defaults = query_defaults(s)
     if left is not None:
         url = left.url
         security = replace(security, token=security.token or left.token)
-    return Cluster(url, security, defaults=query_defaults(s))
+        defaults = replace(defaults, policy=defaults.policy or left.policy)
+    return Cluster(url, security, defaults=defaults)
 
 
 def query_defaults(settings: Settings) -> QueryDefaults:

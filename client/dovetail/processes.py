@@ -6,6 +6,7 @@ ends its children in order. See `services` for how they end with their parent.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -139,12 +140,29 @@ def wait_for(
 
 
 def same_process(pid: int, started_s: float) -> psutil.Process | None:
-    """The process with this id, if it is still the one that started then."""
+    """The process with this id, if it is still the one that started then and has not ended."""
     try:
         found = psutil.Process(pid)
-        return found if abs(found.create_time() - started_s) < 1 and found.is_running() else None
+        same = abs(found.create_time() - started_s) < 1
+        return found if same and found.status() != psutil.STATUS_ZOMBIE else None
     except psutil.NoSuchProcess:
         return None
+
+
+def end_processes(started: Iterable[tuple[int, float]]) -> set[int]:
+    """End processes, given by id and start, that are no children of this one; those it ended."""
+    left = {(pid, at): p for pid, at in started if (p := same_process(pid, at))}
+    ended = {pid for pid, _ in left}
+    for number, grace_s in ((signal.SIGTERM, TERM_GRACE_S), (signal.SIGKILL, TERM_GRACE_S)):
+        for process in left.values():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGCONT)  # a stopped one could not hear
+                process.send_signal(number)
+        until_s = time.monotonic() + grace_s
+        while left and time.monotonic() < until_s:
+            time.sleep(POLL_S)
+            left = {key: p for key, p in left.items() if same_process(*key)}
+    return ended
 
 
 def _environment(ours: Mapping[str, str]) -> dict[str, str]:

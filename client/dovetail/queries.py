@@ -129,31 +129,48 @@ class Query:
         memory: int | str = CLEANUP_MEMORY,
         watcher: Watcher | None = None,
         stop: Callable[[], bool] | None = None,
-    ) -> CleanupResult | None:
+    ) -> CleanupResult:
         """Produce what its state on disk owes, as Parquet files in `output`/phase=cleanup.
 
         The query has to be closed, and its spill folder has to be reachable from here. None for
         `output` only counts. Runs here or on Spark, by default on Spark where that is possible,
-        and resumes where it was stopped. Returns None if nothing was ever pushed.
+        and resumes where it was stopped; where nothing is owed, nothing is started.
         """
         from dovetail.cleaning import CleanupMeans, chosen_or_default, clean_up
         from dovetail_pipeline.cleanup.stores import find_cleanups
 
+        place = self.spill_place()
+        found = find_cleanups(
+            [place], query=self.name, output="none" if output is None else str(output)
+        )
+        size = memory if isinstance(memory, int) else parse_bytes(memory, what="memory")
+        means = CleanupMeans(chosen_or_default(on), size)
+        return clean_up(found, means, watcher=watcher, stop=stop).results[0]
+
+    def spill_place(self, *, has_output: bool = True) -> str:
+        """The folder or URI with its state on disk, one store per processor.
+
+        The query has to be closed. ConfigError if it keeps none, or none that others may reach;
+        also if neither the query nor the caller has a place for what a clean-up produces.
+        """
         status = self.status()
         _refuse_unless_closed(status)
-        if not status.pushes:
-            return None
+        if status.policy in ("none", "distributed") and not status.pushes:
+            raise ConfigError(
+                f"query {self.name!r} with policy {status.policy} keeps nothing on disk",
+                remedy="there is nothing to clean up: its results are complete",
+            )
         if not status.spill:
             raise ConfigError(
                 f"query {self.name!r} keeps its state on disk in its processors' own data",
                 remedy="submit it with a spill folder that all machines reach",
             )
-        found = find_cleanups(
-            [status.spill], query=self.name, output="none" if output is None else str(output)
-        )
-        size = memory if isinstance(memory, int) else parse_bytes(memory, what="memory")
-        means = CleanupMeans(chosen_or_default(on), size)
-        return clean_up(found, means, watcher=watcher, stop=stop).results[0]
+        if not has_output and not status.results_place:
+            raise ConfigError(
+                f"query {self.name!r} writes its results to no folder",
+                remedy="name one for the owed results with --output, or --output none",
+            )
+        return status.spill
 
     def drop(self) -> a.QueryStatus:
         """Forget it, so that its name is free; it has to be closed or failed. Its last status."""

@@ -28,22 +28,9 @@ ENVELOPE_BYTES = 64 << 10
 def batches_of(data: Any, schema: pa.Schema, stream: str) -> Iterator[pa.RecordBatch]:
     """`data` as batches of `schema`, small enough to send; InputError says what does not fit."""
     for batch in _read(data, schema, stream):
-        fitted = _fit(batch, schema, stream)
-        yield from _cut(fitted, stream)
-
-
-def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """A schema as streams have it: without metadata, and values instead of dictionaries."""
-    return pa.schema(
-        [
-            pa.field(
-                f.name,
-                f.type.value_type if pa.types.is_dictionary(f.type) else f.type,
-                f.nullable,
-            )
-            for f in schema
-        ]
-    )
+        for start in range(0, batch.num_rows, CUT_ROWS):  # first: undoing an encoding may swell
+            fitted = _fit(batch.slice(start, CUT_ROWS), schema, stream)
+            yield from _cut(fitted, stream)
 
 
 def _read(data: Any, schema: pa.Schema, stream: str) -> Iterator[pa.RecordBatch]:
@@ -136,13 +123,11 @@ def _undone(kind: pa.DataType) -> pa.DataType:
 
 
 def _cut(batch: pa.RecordBatch, stream: str) -> Iterator[pa.RecordBatch]:
-    """Parts of at most CUT_ROWS rows and CUT_BYTES bytes, or of a single row."""
+    """Parts of at most CUT_BYTES bytes, or of a single row."""
     left = [batch]
     while left:
         part = left.pop()
-        if part.num_rows > CUT_ROWS:
-            left += [part.slice(CUT_ROWS), part.slice(0, CUT_ROWS)]
-        elif part.num_rows > 1 and part.nbytes > CUT_BYTES:
+        if part.num_rows > 1 and part.nbytes > CUT_BYTES:
             half = part.num_rows // 2
             left += [part.slice(half), part.slice(0, half)]
         elif part.nbytes > BATCH_BYTES_MAX - ENVELOPE_BYTES:
@@ -151,7 +136,7 @@ def _cut(batch: pa.RecordBatch, stream: str) -> Iterator[pa.RecordBatch]:
                 f"{BATCH_BYTES_MAX - ENVELOPE_BYTES}",
                 remedy="send large values by reference",
             )
-        elif part.num_rows:
+        else:
             yield part
 
 

@@ -47,7 +47,7 @@ def test_a_slip_in_a_command_is_guessed() -> None:
     """And ends as every other refusal does."""
     done = dovetail("rum")
     assert done.code == 2
-    assert done.err.startswith("error: No such command 'rum'. Did you mean 'run'?")
+    assert done.err.startswith("error: No such command 'rum'. Did you mean 'run'")
     assert "Traceback" not in done.err
 
 

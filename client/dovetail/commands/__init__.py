@@ -1,1 +1,1 @@
-"""One command per file; each imports what it needs only when it is called."""
+"""One topic per file; each command imports what it needs only when it is called."""

@@ -21,7 +21,10 @@ On = Literal["spark", "local"]
 def cleanup(
     directories: Annotated[
         list[str] | None,
-        typer.Argument(metavar="DIR…", help="A run's --spill-dir, or a folder of several."),
+        typer.Argument(
+            metavar="DIR|QUERY…",
+            help="A run's --spill-dir, a folder of several, or a closed query of the cluster.",
+        ),
     ] = None,
     *,
     on: Annotated[
@@ -63,6 +66,7 @@ def cleanup(
     if not directories:
         raise ConfigError("no spill store given", remedy="name the --spill-dir of a run")
     memory_bytes = parse_bytes(memory, what="--memory")
+    directories = [_place(d, output, explain=explain) for d in directories]
     if explain:
         _explain(directories, query, memory_bytes, as_json=as_json)
         return
@@ -94,6 +98,22 @@ def cleanup(
             f"{resumed if r['bins_resumed'] else ''}; checksum {r['checksum']:016x}; "
             f"output {r['output']}"
         )
+
+
+def _place(given: str, output: str | None, *, explain: bool) -> str:
+    """A folder or URI as it is; for a closed query of the cluster, where its state on disk is."""
+    from pathlib import Path
+
+    from dovetail_proto.ids import NAME
+
+    if not NAME.fullmatch(given) or Path(given).exists():
+        return given
+    from dovetail.connecting import connect, is_known
+
+    if not is_known():
+        return given
+    with connect() as cluster:
+        return cluster.query(given).spill_place(has_output=explain or output is not None)
 
 
 def _report(cleanup: RunCleanup, result: CleanupResult) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from dovetail.quantities import format_bytes
-from dovetail_proto.errors import ConfigError
+from dovetail_proto.errors import ConfigError, DovetailError
 
 PACKAGES = ("dovetail", "duckdb", "numba", "numpy", "pyarrow", "sqlglot", "pyspark")
 OPTIONAL = frozenset({"pyspark"})
@@ -38,6 +38,8 @@ class Findings:
     kernel_cache_writable: bool
     java: str | None  # only the clean-up on Spark needs one
     java_remedy: str  # "" if there is one
+    cluster: str | None  # the one that commands here would speak to
+    cluster_problem: str  # "" if it is well, or if there is none
 
     def problems(self) -> list[str]:
         """What keeps Dovetail from working well, each with its remedy."""
@@ -51,13 +53,15 @@ class Findings:
                 f"{self.kernel_cache} cannot be written, so kernels are compiled at every start: "
                 "set NUMBA_CACHE_DIR to a folder that can"
             )
+        if self.cluster_problem:
+            found.append(self.cluster_problem)
         return found
 
 
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Show interpreter, packages, memory, caches and Java; end with 1 if something is missing."""
+    """Show interpreter, packages, memory, caches, Java and cluster; end with 1 on a problem."""
     findings = look()
     if as_json:
         print(json.dumps({**asdict(findings), "problems": findings.problems()}))
@@ -77,6 +81,7 @@ def look() -> Findings:
     folder = tempfile.gettempdir()
     cache = cache_folder()
     java, remedy = _java()
+    cluster, cluster_problem = _cluster()
     return Findings(
         python=f"{platform.python_version()} at {sys.executable}",
         packages={name: _version(name) for name in PACKAGES},
@@ -89,6 +94,8 @@ def look() -> Findings:
         kernel_cache_writable=_writable(cache),
         java=java,
         java_remedy=remedy,
+        cluster=cluster,
+        cluster_problem=cluster_problem,
     )
 
 
@@ -125,6 +132,28 @@ def _java() -> tuple[str | None, str]:
     return f"{found.version} at {found.home} (from {found.origin})", ""
 
 
+def _cluster() -> tuple[str | None, str]:
+    """The cluster that settings or this folder name, and what is wrong with it."""
+    from dovetail.connecting import connect, is_known
+
+    try:
+        if not is_known():
+            return None, ""
+        with connect() as cluster:
+            status = cluster.status()
+    except DovetailError as e:
+        return None, f"the cluster: {e}"
+    alive = sum(p.state == "alive" for p in status.processors)
+    found = f"{cluster.url}, version {status.version}, {alive} processors alive"
+    ours = _version("dovetail")
+    if status.version != ours:
+        return (
+            found,
+            f"the cluster is of version {status.version}, this is {ours}: install the same",
+        )
+    return found, ""
+
+
 def _print(findings: Findings) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -146,6 +175,7 @@ def _print(findings: Findings) -> None:
     )
     table.add_row("kernel cache", f"{findings.kernel_cache}, {cache}")
     table.add_row("java", findings.java or f"none: {findings.java_remedy}")
+    table.add_row("cluster", findings.cluster or "none here: `dovetail up` starts one")
     console = Console(highlight=False)
     console.print(table)
     for problem in findings.problems():

@@ -82,8 +82,8 @@ def run(
             "no --output given", remedy="name a folder for the results, or --output none"
         )
     request = RunRequest(
-        sql=_read_query(query),
-        name=_query_name(query),
+        sql=read_query(query),
+        name=query_name(query),
         inputs=_declared(inputs),
         output=None if output in (None, "none") else Path(str(output)),
         memory_bytes=parse_bytes(memory, what="--memory"),
@@ -113,7 +113,8 @@ def _run_watched(request: RunRequest) -> RunReport:
         return run_query(request, watcher=watcher, stop=signals.asked)
 
 
-def _read_query(query: str) -> str:
+def read_query(query: str) -> str:
+    """The SQL in a file, or on standard input if it is `-`; InputError if there is none."""
     try:
         if query == "-":
             return sys.stdin.buffer.read().decode()
@@ -128,7 +129,7 @@ def _read_query(query: str) -> str:
         ) from e
 
 
-def _query_name(query: str) -> str:
+def query_name(query: str) -> str:
     """A name for the query from its file, in the characters that names may have."""
     if query == "-":
         return "query"

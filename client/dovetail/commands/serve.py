@@ -1,0 +1,107 @@
+"""`dovetail manager` and `dovetail processor`: one process of a cluster, in the foreground.
+
+What a container or a unit of systemd runs. Everything else comes from the settings: a file, or
+DOVETAIL_… in the environment.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from dovetail.settings import Settings
+
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="Settings file.", show_default=False)
+]
+
+
+def manager(
+    *,
+    dead_after_s: Annotated[
+        float, typer.Option(min=1, help="A processor that is silent for longer is dead.")
+    ] = 10.0,
+    config: Config = None,
+) -> None:
+    """Run a manager until SIGTERM or Ctrl-C; the next one goes on from its store.
+
+    Example: DOVETAIL_TOKEN=… DOVETAIL_LISTEN=0.0.0.0:7070 DOVETAIL_REST=0.0.0.0:7071 dovetail
+    manager
+    """
+    from dovetail.services import run_manager
+    from dovetail_manager.server import ManagerSettings
+
+    settings = _settings(config)
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    run_manager(
+        ManagerSettings(
+            store=settings.store or f"sqlite:{settings.data_dir.absolute() / 'manager.db'}",
+            listen=settings.listen,
+            rest=settings.rest,
+            security=settings.security(),
+            read_token=settings.reading_token(),
+            spill_root=settings.spill,
+            adaptation=settings.adaptation(),
+            dead_after_s=dead_after_s,
+        )
+    )
+
+
+def processor(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name in the cluster.")],
+    *,
+    manager_address: Annotated[
+        str, typer.Option("--manager", metavar="HOST:PORT", help="The manager's gRPC.")
+    ] = "127.0.0.1:7070",
+    listen: Annotated[
+        str,
+        typer.Option("--listen", metavar="HOST:PORT", help="Where others reach it; port 0 is any."),
+    ] = "127.0.0.1:0",
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST",
+            help="The host that others dial, if it is not the one listened on.",
+            show_default=False,
+        ),
+    ] = None,
+    config: Config = None,
+) -> None:
+    """Run a processor until SIGTERM, Ctrl-C, or until it has left; memory is a setting.
+
+    Example: DOVETAIL_TOKEN=… DOVETAIL_MEMORY=4GB dovetail processor p1 --manager manager:7070
+    --listen 0.0.0.0:7072 --advertise p1
+    """
+    from importlib.metadata import version
+
+    from dovetail.services import run_processor
+    from dovetail_manager.admin.auth import Tokens, refuse_open_bind
+    from dovetail_processor.cluster.server import ProcessorSettings
+
+    settings = _settings(config)
+    security = settings.security()
+    refuse_open_bind(listen.rpartition(":")[0], Tokens(security.token), security)
+    run_processor(
+        ProcessorSettings(
+            name=name,
+            manager=manager_address,
+            memory_bytes=settings.memory,
+            data_dir=settings.data_dir.absolute(),
+            version=version("dovetail"),
+            listen=listen,
+            advertise=advertise,
+            security=security,
+        )
+    )
+
+
+def _settings(config: Path | None) -> Settings:
+    from dovetail.services import set_up_logs
+    from dovetail.settings import load
+
+    settings = load(config=config).settings
+    set_up_logs(settings.log_level, settings.log_format)
+    return settings
