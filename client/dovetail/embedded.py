@@ -27,11 +27,11 @@ from dovetail_manager.planner import plan_query
 from dovetail_pipeline.cleanup import CleanupResult
 from dovetail_pipeline.cleanup.stores import RunCleanup
 from dovetail_pipeline.spark.session import why_unavailable
-from dovetail_processor.engine import Engine, EngineSettings, RunSummary
+from dovetail_processor.engine import Engine, EngineSettings
 from dovetail_processor.memory import shares
 from dovetail_processor.sinks import CountingSink, ParquetSink
 from dovetail_processor.sources import FileSource, open_source
-from dovetail_proto.errors import DovetailError, Interrupted
+from dovetail_proto.errors import ConfigError, DovetailError, Interrupted
 from dovetail_proto.ids import check_name
 from dovetail_proto.query import PARTITIONS_DEFAULT, QueryPlan
 
@@ -51,12 +51,18 @@ class RunRequest:
     output: Path | None  # a new or empty folder; None only counts and sums the checksum
     name: str = "query"
     memory_bytes: int = MEMORY_BYTES_DEFAULT  # state, queues and output together
-    policy: str = "disk"  # or "none": stop with an error at the limit
+    processors: int = 1  # more than one: processes of a local cluster, `memory_bytes` each
+    policy: str | None = None  # None: disk for one processor, lazy-disk for more
     victims: str = "least-productive"
     push_share: float = PUSH_SHARE_DEFAULT
     partitions: int = PARTITIONS_DEFAULT
     cleanup: On | Literal["none"] = "spark"  # "none": keep the spill store for later
     spill_dir: str | None = None  # path or URI; None: temporary, removed in the end
+
+    @property
+    def adapts_by(self) -> str:
+        """The policy, as given or by default."""
+        return self.policy or ("disk" if self.processors == 1 else "lazy-disk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +107,31 @@ class Prepared:
     sources: tuple[FileSource, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the processors did; lists hold one entry per processor."""
+
+    rows_in: list[int]
+    results: int
+    checksum: int
+    combinations: int
+    pushes: int
+    moves: int
+    spilled_bytes: int
+    peak_state_bytes: list[int]
+    peak_rss_bytes: list[int]  # empty: this process's own
+    interrupted: bool
+    seconds: float
+
+
 def prepare(request: RunRequest) -> Prepared:
     """Open the inputs and plan the query; nothing is written. Raises DovetailError."""
     check_name("query", request.name)
+    if request.processors == 1 and request.adapts_by not in ("disk", "none"):
+        raise ConfigError(
+            f"policy {request.policy!r} needs several processors",
+            remedy="give --processors 2, or --policy disk",
+        )
     opened = {
         check_name("stream", name): open_source(path) for name, path in request.inputs.items()
     }
@@ -134,15 +162,20 @@ def run_query(
     prepared = prepare(request)
     watcher.planned(prepared.plan)
     places = Places.claim(
-        request.output, request.spill_dir, prepared.plan, may_push=request.policy != "none"
+        request.output,
+        request.spill_dir,
+        prepared.plan,
+        may_push=request.adapts_by not in ("none", "distributed"),
+        processors=request.processors,
     )
     with PeakMemory() as memory:
         try:
-            summary = _run(request, prepared, places, watcher, stop)
+            run = _run_here if request.processors == 1 else _run_on_cluster
+            summary = run(request, prepared, places, watcher, stop)
         except BaseException:
             places.give_back()
             raise
-        pushed = places.store.pushes() if places.store else []
+        pushed = [p for store in places.stores() for p in store.pushes()] if summary.pushes else []
         spilled_groups = len({group for push in pushed for group in push.groups})
         cleaned, start = None, 0.0
         if summary.pushes == 0:
@@ -160,7 +193,7 @@ def run_query(
         cleaned=cleaned,
         seconds_spark_start=start,
         spilled_groups=spilled_groups,
-        peak_rss_bytes=memory.peak_bytes,
+        peak_rss_bytes=summary.peak_rss_bytes or [memory.peak_bytes],
     )
     if summary.interrupted:
         raise Interrupted(
@@ -173,13 +206,13 @@ def run_query(
     return report
 
 
-def _run(
+def _run_here(
     request: RunRequest,
     prepared: Prepared,
     places: Places,
     watcher: Watcher,
     stop: Callable[[], bool] | None,
-) -> RunSummary:
+) -> Outcome:
     plan = prepared.plan
     schema = plan.output_schema
     sink: ParquetSink | CountingSink
@@ -198,13 +231,66 @@ def _run(
         places.store,
         EngineSettings(
             memory_bytes=request.memory_bytes,
-            policy=request.policy,
+            policy=request.adapts_by,
             victims=request.victims,
             push_share=request.push_share,
             output=None if request.output is None else str(request.output.absolute()),
         ),
     )
-    return engine.run(progress=watcher.running, stop=stop)
+    summary = engine.run(progress=watcher.running, stop=stop)
+    return Outcome(
+        rows_in=summary.rows_in,
+        results=summary.results,
+        checksum=summary.checksum,
+        combinations=summary.combinations,
+        pushes=summary.pushes,
+        moves=0,
+        spilled_bytes=summary.spilled_bytes,
+        peak_state_bytes=[summary.peak_state_bytes],
+        peak_rss_bytes=[],
+        interrupted=summary.interrupted,
+        seconds=summary.seconds,
+    )
+
+
+def _run_on_cluster(
+    request: RunRequest,
+    prepared: Prepared,
+    places: Places,
+    watcher: Watcher,
+    stop: Callable[[], bool] | None,
+) -> Outcome:
+    from dovetail.clustered import ClusterRun, run_on_cluster
+
+    plan = prepared.plan
+    run = ClusterRun(
+        sql=request.sql,
+        plan=plan,
+        paths=request.inputs,
+        rows_expected=[s.rows_total for s in prepared.sources],
+        schemas={i.stream: i.stream_schema for i in plan.inputs},
+        processors=request.processors,
+        memory_bytes=request.memory_bytes,
+        policy=request.adapts_by,
+        victims=request.victims,
+        push_share=request.push_share,
+        places=places,
+    )
+    done = run_on_cluster(run, watcher, stop)
+    status = done.status
+    return Outcome(
+        rows_in=done.rows_in,
+        results=status.results,
+        checksum=status.checksum,
+        combinations=status.produced,
+        pushes=status.pushes,
+        moves=done.moves,
+        spilled_bytes=status.spilled_bytes,
+        peak_state_bytes=done.peak_state_bytes,
+        peak_rss_bytes=done.peak_rss_bytes,
+        interrupted=done.interrupted,
+        seconds=done.seconds,
+    )
 
 
 def _clean_up(
@@ -215,11 +301,10 @@ def _clean_up(
     stop: Callable[[], bool] | None,
 ) -> tuple[CleanupResult, float]:
     """What it produced, and the seconds that Spark took to start."""
-    assert places.store is not None
     results = None if places.cleanup_results is None else str(places.cleanup_results)
     try:
         cleaned = clean_up(
-            [RunCleanup((places.store,), results)],
+            [RunCleanup(places.stores(), results)],
             CleanupMeans(on, request.memory_bytes),
             watcher=watcher,
             stop=stop,
@@ -236,12 +321,12 @@ def _report(
     request: RunRequest,
     plan: QueryPlan,
     places: Places,
-    summary: RunSummary,
+    summary: Outcome,
     *,
     cleaned: CleanupResult | None,
     seconds_spark_start: float,
     spilled_groups: int,
-    peak_rss_bytes: int,
+    peak_rss_bytes: list[int],
 ) -> RunReport:
     uses = Counter(i.stream for i in plan.inputs)
     names = [i.stream if uses[i.stream] == 1 else i.alias for i in plan.inputs]
@@ -253,12 +338,12 @@ def _report(
         checksum=(summary.checksum + (cleaned.checksum if cleaned else 0)) % 2**64,
         combinations_run=summary.combinations,
         pushes=summary.pushes,
-        moves=0,
+        moves=summary.moves,
         spilled_bytes=summary.spilled_bytes,
         spilled_groups=spilled_groups,
-        peak_state_bytes=[summary.peak_state_bytes],
-        peak_rss_bytes=[peak_rss_bytes],
-        memory_limit_bytes=[request.memory_bytes],
+        peak_state_bytes=summary.peak_state_bytes,
+        peak_rss_bytes=peak_rss_bytes,
+        memory_limit_bytes=[request.memory_bytes] * request.processors,
         seconds_run=summary.seconds,
         seconds_cleanup=cleaned.seconds if cleaned else 0.0,
         seconds_spark_start=seconds_spark_start,

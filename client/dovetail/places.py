@@ -15,11 +15,11 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dovetail_pipeline.cleanup.stores import CLEANUP_PHASE
+from dovetail_pipeline.cleanup.stores import CLEANUP_PHASE, find_cleanups
 from dovetail_processor.sinks import prepare_output
 from dovetail_proto.errors import SpillError
 from dovetail_proto.query import QueryPlan
-from dovetail_proto.spill_format import SpillStore
+from dovetail_proto.spill_format import SpillStore, open_storage, require_empty
 
 RUN_PHASE = "phase=run"
 
@@ -33,17 +33,26 @@ class Places:
     """
 
     output: Path | None  # None: results are only counted
-    store: SpillStore | None = None  # None: nothing can be pushed, or the store is removed
-    spill_dir: str | None = None  # where `store` is
+    store: SpillStore | None = None  # None: nothing can be pushed, or every processor has its own
+    spill_dir: str | None = None  # where the store is, or the folder of the processors' stores
     temporary_store: bool = False
     claimed: list[Path] = field(default_factory=list)
     made: list[Path] = field(default_factory=list)
 
     @classmethod
     def claim(
-        cls, output: Path | None, spill_dir: str | None, plan: QueryPlan, *, may_push: bool
+        cls,
+        output: Path | None,
+        spill_dir: str | None,
+        plan: QueryPlan,
+        *,
+        may_push: bool,
+        processors: int = 1,
     ) -> Places:
-        """Make the folders; OutputError or SpillError if one is taken or cannot be made."""
+        """Make the folders; OutputError or SpillError if one is taken or cannot be made.
+
+        Several processors make their stores themselves, in folders of their own.
+        """
         places = cls(output)
         try:
             if output is not None:
@@ -51,7 +60,7 @@ class Places:
                 prepare_output(output)
                 places.claimed.append(output)
             if may_push:
-                places._create_store(spill_dir, plan)
+                places._create_store(spill_dir, plan if processors == 1 else None)
         except BaseException:
             places.give_back()
             raise
@@ -73,6 +82,13 @@ class Places:
             shutil.rmtree(self.spill_dir, ignore_errors=True)
             self.store = self.spill_dir = None
 
+    def stores(self) -> tuple[SpillStore, ...]:
+        """The run's stores that hold anything, one per processor."""
+        if self.spill_dir is None:
+            return ()
+        (run,) = find_cleanups([self.spill_dir], output="none")
+        return run.stores
+
     def give_back(self) -> None:
         """Leave everything as it was before `claim`; for runs that failed."""
         for folder in self.claimed:
@@ -86,14 +102,17 @@ class Places:
                 folder.rmdir()
         self.store = self.spill_dir = None
 
-    def _create_store(self, spill_dir: str | None, plan: QueryPlan) -> None:
+    def _create_store(self, spill_dir: str | None, plan: QueryPlan | None) -> None:
         self.temporary_store = spill_dir is None
         if spill_dir is None:
             spill_dir = _temporary_folder(self.output)
             self.made.append(Path(spill_dir))
         elif "://" not in spill_dir:
             self.made += _missing(Path(spill_dir))
-        self.store = SpillStore.create(spill_dir, plan)
+        if plan is None:
+            require_empty(open_storage(spill_dir))
+        else:
+            self.store = SpillStore.create(spill_dir, plan)
         self.spill_dir = spill_dir
         if "://" not in spill_dir:
             self.claimed.append(Path(spill_dir))

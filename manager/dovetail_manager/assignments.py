@@ -113,6 +113,7 @@ class Assignments:
     def _task(self, spec: Spec) -> QueryTask:
         query = self._steering.queries[spec.name]
         # An instance that has closed takes part in no move: open ones end first, none begins.
+        adaptation = self._steering.settings.adaptation
         waits = spec.phase is Phase.CLOSING and query.coordinator.moves
         return QueryTask(
             name=spec.name,
@@ -124,5 +125,7 @@ class Assignments:
             spill=spec.spill,
             results=spec.results,
             counting=spec.counting,
+            settle_s=adaptation.settle_intervals * adaptation.move_interval_s,
+            paper_restrictions=adaptation.paper_restrictions,
             run=spec.run,
         )

@@ -69,6 +69,8 @@ class QueryTask:
     spill: str | None  # folder or URI for `<spill>/<processor>`; None: in the processor's own data
     results: str | None  # folder for Parquet files; None: the result log in the processor's data
     counting: bool = False  # results are only counted and summed; `results` is None then
+    settle_s: float = 0.0  # a group that came from elsewhere is not chosen to move for so long
+    paper_restrictions: bool = False  # nor is one that has generations on disk
     run: str = ""  # the same for all processors' spill stores of this query, and no other's
 
 
@@ -113,6 +115,8 @@ class Assignment:
                         "spill": q.spill,
                         "results": q.results,
                         "counting": q.counting,
+                        "settle_s": q.settle_s,
+                        "paper_restrictions": q.paper_restrictions,
                         "run": q.run,
                     }
                     for q in self.queries
@@ -160,5 +164,7 @@ def _read_query(q: dict[str, Any]) -> QueryTask:
         spill=q["spill"],
         results=q["results"],
         counting=bool(q["counting"]),
+        settle_s=float(q["settle_s"]),
+        paper_restrictions=bool(q["paper_restrictions"]),
         run=str(q["run"]),
     )

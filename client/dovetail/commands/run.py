@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dovetail.embedded import RunReport, RunRequest
     from dovetail_proto.query import QueryPlan
 
-Policy = Literal["disk", "none"]
+Policy = Literal["none", "disk", "distributed", "lazy-disk", "active-disk"]
 Victims = Literal["least-productive", "most-productive", "least-recent", "random"]
 Cleanup = Literal["spark", "local", "none"]
 
@@ -44,9 +44,23 @@ def run(
     memory: Annotated[
         str, typer.Option(metavar="SIZE", help="Limit on state, queues and output together.")
     ] = "1GiB",
+    processors: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=64,
+            metavar="N",
+            help="Query processors; more than one are processes of their own, --memory each.",
+        ),
+    ] = 1,
     policy: Annotated[
-        Policy, typer.Option(help="What to do at the limit: push state to disk, or stop.")
-    ] = "disk",
+        Policy | None,
+        typer.Option(
+            help="How state adapts to memory: to disk, to another processor, or not at all; disk "
+            "for one processor and lazy-disk for more by default.",
+            show_default=False,
+        ),
+    ] = None,
     victims: Annotated[
         Victims, typer.Option(help="Which groups go to disk first.")
     ] = "least-productive",
@@ -87,6 +101,7 @@ def run(
         inputs=_declared(inputs),
         output=None if output in (None, "none") else Path(str(output)),
         memory_bytes=parse_bytes(memory, what="--memory"),
+        processors=processors,
         policy=policy,
         victims=victims,
         push_share=parse_share(push, what="--push"),
@@ -108,7 +123,9 @@ def _run_watched(request: RunRequest) -> RunReport:
     from dovetail.embedded import run_query
     from dovetail.interrupts import StopOnSignal
     from dovetail.progress import watch_on_stderr
+    from dovetail.services import set_up_logs
 
+    set_up_logs("error", "console")
     with StopOnSignal() as signals, watch_on_stderr(request.memory_bytes) as watcher:
         return run_query(request, watcher=watcher, stop=signals.asked)
 

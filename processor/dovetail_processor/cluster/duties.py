@@ -33,9 +33,6 @@ from dovetail_proto.messages import (
     Refused,
 )
 
-SETTLE_S = 10.0
-"""A group that came from elsewhere stays for a while: it would otherwise go to and fro."""
-
 
 class Shell(Protocol):
     """What a query needs of the world outside its processor."""
@@ -74,6 +71,7 @@ class Duties:
         self, task: QueryTask, here: ProcessorId, splits: Splits, instance: Instance, shell: Shell
     ) -> None:
         self.participant = Participant(task.name, here, task.map, splits.splits)
+        self._task = task
         self.splits = splits
         self.instance = instance
         self._shell = shell
@@ -146,7 +144,9 @@ class Duties:
                     self.splits.adopt(known)
 
     def _choose(self, i: do.ChooseGroups) -> None:
-        chosen: Groups = i.groups or self.instance.choose(i.want_bytes, SETTLE_S, i.exclude)
+        chosen: Groups = i.groups or self.instance.choose(
+            i.want_bytes, i.exclude, self._task.settle_s, self._task.paper_restrictions
+        )
         sizes = tuple(self.instance.sizes(chosen))
         self.act(self.participant.groups_chosen(i.ref.move, chosen, sizes))
 

@@ -45,6 +45,7 @@ class Ingress:
         self._last: dict[str, int] = {}  # per source: the highest sequence accepted
         self._batch_bytes = batch_bytes
         self._file: ReadAhead | None = None
+        self._columns: set[str] = set()  # what is read of the file
         self._file_ended = False
 
     @property
@@ -94,16 +95,27 @@ class Ingress:
         read = self._file.held_bytes if self._file is not None else 0
         return read + sum(int(s.batch.nbytes) for s in self._waiting)
 
-    def listened(self) -> None:
-        """A query listens: a file is read from now on."""
-        if self.task.path is not None and self._file is None and not self._file_ended:
-            source = open_source(self.task.path)
-            if not source.schema.equals(self.task.schema):
-                raise InputError(f"{self.task.path!r} has not the declared schema any more")
-            batches = source.batches(
-                source.schema.names, batch_rows=BATCH_ROWS, batch_bytes=self._batch_bytes
-            )
-            self._file = ReadAhead(batches, 1)
+    def listened(self, columns: set[str]) -> None:
+        """Somebody listens, who needs these columns: a file is read from now on.
+
+        Raises InputError if the file is not as declared, or is being read without one of them.
+        """
+        if self.task.path is None or self._file_ended:
+            return
+        if self._file is not None:
+            if missing := columns - self._columns:
+                raise InputError(
+                    f"stream {self.name!r} is being read without column {min(missing)!r}",
+                    remedy="submit all queries on a file before the first one has started",
+                )
+            return
+        source = open_source(self.task.path)
+        if not source.schema.equals(self.task.schema):
+            raise InputError(f"{self.task.path!r} has not the declared schema any more")
+        self._columns = columns
+        names = [n for n in source.schema.names if n in columns]
+        batches = source.batches(names, batch_rows=BATCH_ROWS, batch_bytes=self._batch_bytes)
+        self._file = ReadAhead(batches, 1)
 
     def next(self) -> tuple[pa.RecordBatch, Callable[[int], None] | None] | None:
         """The next batch and whom to tell; None if the file has ended. Called when `ready`."""

@@ -173,11 +173,23 @@ class Instance:
         held = np.where(self.live & ~self.state.locked, self.state.group_bytes(), 0)
         return GroupStats(held, self.state.produced, self.state.last_insert_s)
 
-    def choose(self, want_bytes: int, settle_s: float, excluded: Sequence[GroupId]) -> Groups:
+    def choose(
+        self,
+        want_bytes: int,
+        excluded: Sequence[GroupId],
+        settle_s: float,
+        paper_restrictions: bool,
+    ) -> Groups:
         """Groups worth `want_bytes` to move, not those that came less than `settle_s` ago."""
         movable = self.received_s <= self._clock() - settle_s
         movable[list(excluded)] = False
-        ids = choose_groups_to_move(self.stats(), want_bytes, movable=movable)
+        ids = choose_groups_to_move(
+            self.stats(),
+            want_bytes,
+            movable=movable,
+            spilled=self.state.generation > 0,
+            paper_restrictions=paper_restrictions,
+        )
         return tuple(GroupId(int(g)) for g in ids)
 
     def sizes(self, groups: Sequence[GroupId]) -> list[int]:

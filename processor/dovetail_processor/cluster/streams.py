@@ -58,11 +58,11 @@ class Streams:
         for stream in self.all():
             listeners = self._listeners(stream)
             if listeners:
+                needed = {c for run, split in listeners for c in run.splits.splits[split].reads}
                 try:
-                    stream.listened()
+                    stream.listened(needed)
                 except DovetailError as e:
-                    for run, _ in listeners:
-                        run.fail(str(e))
+                    listeners[-1][0].fail(str(e))
 
     def accept(self, name: StreamName, sent: Sent) -> None:
         """A source sent a batch; raises InputError or Refusal."""

@@ -7,7 +7,7 @@ from dovetail_proto.spill_format.layout import GENERATION_COLUMN, GROUP_COLUMN, 
 from dovetail_proto.spill_format.reader import InputFile
 from dovetail_proto.spill_format.records import InputEntry, PushManifest, RunRecord
 from dovetail_proto.spill_format.storage import LocalStorage, RemoteStorage, Storage, open_storage
-from dovetail_proto.spill_format.store import SpillStore
+from dovetail_proto.spill_format.store import SpillStore, require_empty
 from dovetail_proto.spill_format.writer import PushWriter
 
 __all__ = [
@@ -24,4 +24,5 @@ __all__ = [
     "SpillStore",
     "Storage",
     "open_storage",
+    "require_empty",
 ]

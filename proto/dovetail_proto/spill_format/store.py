@@ -42,6 +42,22 @@ from dovetail_proto.spill_format.writer import PushWriter
 _PUSH_NAME = re.compile(r"[0-9]{6}")
 
 
+def require_empty(storage: Storage) -> None:
+    """SpillError unless nothing is there yet."""
+    try:
+        taken = bool(storage.names(""))
+    except OSError as e:
+        raise SpillError(
+            f"spill store {storage.uri}: cannot be created: {e}",
+            remedy="give a folder that can be written",
+        ) from e
+    if taken:
+        raise SpillError(
+            f"spill store {storage.uri}: the folder is not empty",
+            remedy="give an empty or new folder, or clean up what is there first",
+        )
+
+
 class SpillStore:
     """An open store. Make one with `create` or `open`; instances share nothing but the files."""
 
@@ -73,12 +89,8 @@ class SpillStore:
     def create_in(cls, storage: Storage, plan: QueryPlan, *, run: str = "") -> SpillStore:
         """As `create`, in a storage that is already open."""
         store = cls(storage, plan, uuid.uuid4().hex, [], run)
+        require_empty(storage)
         try:
-            if storage.names(""):
-                raise SpillError(
-                    f"spill store {storage.uri}: the folder is not empty",
-                    remedy="give an empty or new folder, or clean up what is there first",
-                )
             body = {"store": store.id, "run": store.run, "plan": json.loads(plan.to_json())}
             storage.write(QUERY_FILE, seal("query", body))
         except OSError as e:
