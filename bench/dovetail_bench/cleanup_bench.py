@@ -63,7 +63,7 @@ class Case:
 
 def cases(full: bool) -> list[Case]:
     """What is measured."""
-    rows = 600_000 if full else 300_000
+    rows = 500_000 if full else 300_000
     many = RangeWorkload(rows=rows // 4, tuple_range=rows // 20, partitions=300)
     few = UniformWorkload(rows=rows, distinct=rows // 2)
     hot = HotKeyWorkload(rows=rows, distinct=rows, hot_elsewhere=8)
