@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail_manager.planner import plan_query
-from dovetail_processor.cluster.batches import from_bytes
 from dovetail_processor.cluster.input_queue import InputQueue
 from dovetail_processor.cluster.splits import Item, Piece, Splits
+from dovetail_proto.arrow_bytes import from_bytes
 from dovetail_proto.feeds import EndOfInput
 from dovetail_proto.ids import GroupId, MoveId, ProcessorId, QueryName, SplitId
 from dovetail_proto.messages import EndOfMovedPartitions

@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 import grpc
 
-from dovetail_processor.cluster import batches
 from dovetail_processor.cluster.ingress import Sent
 from dovetail_processor.cluster.result_log import read_log
 from dovetail_processor.cluster.transit import decode
 from dovetail_processor.cluster.worker import Worker
+from dovetail_proto.arrow_bytes import from_bytes
 from dovetail_proto.errors import Domain, DovetailError, Refusal
 from dovetail_proto.feeds import (
     IngestAck,
@@ -104,7 +104,7 @@ class DataPlane:
                 if isinstance(frame.item, TupleBatch):
                     kept = self._plan(query_of(frame.split)).inputs[input_of(frame.split)].kept
                     size_bytes = len(frame.item.payload)
-                    item = batches.from_bytes(frame.item.payload, kept, f"a frame of {frame.split}")
+                    item = from_bytes(frame.item.payload, kept, f"a frame of {frame.split}")
                 self._to_worker(frame.split, frame.number, item, size_bytes)
         except grpc.RpcError:
             pass
@@ -168,7 +168,7 @@ class DataPlane:
         self, m: IngestBatch, answers: queue.SimpleQueue[IngestAck | DovetailError | None]
     ) -> None:
         schema = self._worker.streams.get(m.stream).task.schema
-        batch = batches.from_bytes(m.payload, schema, f"a batch for {m.stream!r}")
+        batch = from_bytes(m.payload, schema, f"a batch for {m.stream!r}")
         sent = Sent(
             m.source, m.sequence, batch, lambda rows: answers.put(IngestAck(m.sequence, rows))
         )

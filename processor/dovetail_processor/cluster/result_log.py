@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from dovetail_processor.cluster import batches
 from dovetail_processor.cluster.query_run import results_folder
 from dovetail_processor.cluster.worker import Worker
+from dovetail_proto.arrow_bytes import to_bytes
 from dovetail_proto.errors import Domain, InputError, Refusal
 from dovetail_proto.feeds import ReadResults, ResultBatch
 from dovetail_proto.ids import QueryName
@@ -54,7 +54,7 @@ def read_log(
                     if end > row:
                         part = batch.slice(max(0, row - at))
                         start = max(row, at)
-                        yield ResultBatch(segment, start, batches.to_bytes(part), False)
+                        yield ResultBatch(segment, start, to_bytes(part), False)
                     at = end
             segment, row = segment + 1, 0
         if over or not wanted.follow or not listening():

@@ -22,9 +22,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dovetail_processor.cluster.batches import from_bytes, to_bytes
 from dovetail_processor.expressions import below_join
 from dovetail_processor.moves.link import Outbox
+from dovetail_proto.arrow_bytes import from_bytes, to_bytes
 from dovetail_proto.feeds import EndOfInput
 from dovetail_proto.ids import GroupId, MoveId, ProcessorId, QueryName, SplitId, input_of
 from dovetail_proto.messages import EndOfMovedPartitions

@@ -19,14 +19,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dovetail_proto.arrow_bytes import refuse_swelling
 from dovetail_proto.errors import InputError
 
 ARROW = "application/vnd.apache.arrow.stream"
 JSON = "application/json"
 JSON_LINES = "application/x-ndjson"
-
-_COMPRESSION_SLOT = 3
-"""Of a RecordBatch in Arrow's Message.fbs: length, nodes, buffers, compression."""
 
 
 def batch_from_arrow(body: bytes, schema: pa.Schema) -> pa.RecordBatch:
@@ -36,8 +34,7 @@ def batch_from_arrow(body: bytes, schema: pa.Schema) -> pa.RecordBatch:
     may be declared with nulls in the body, as long as it has none.
     """
     try:
-        for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(body)):
-            _refuse_swelling(message)
+        refuse_swelling(body, "the body")
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
             found = reader.schema
             if found.names != schema.names or found.types != schema.types:
@@ -72,15 +69,6 @@ def batch_from_json(body: bytes, schema: pa.Schema) -> pa.RecordBatch:
     return _declared([_column([r.get(f.name) for r in rows], f) for f in schema], schema)
 
 
-def to_bytes(batch: pa.RecordBatch) -> bytes:
-    """The batch with its schema, as `IngestBatch` carries it."""
-    stream = pa.BufferOutputStream()
-    with pa.ipc.new_stream(stream, batch.schema) as writer:
-        writer.write_batch(batch)
-    made: bytes = stream.getvalue().to_pybytes()
-    return made
-
-
 def json_lines(batch: pa.RecordBatch, rows_at_once: int = 4096) -> Iterator[bytes]:
     """The rows as lines of JSON, some thousand per piece, so that no batch is held as objects.
 
@@ -92,35 +80,6 @@ def json_lines(batch: pa.RecordBatch, rows_at_once: int = 4096) -> Iterator[byte
         for row in batch.slice(start, rows_at_once).to_pylist():
             lines.append(json.dumps({k: _plain(v) for k, v in row.items()}, separators=(",", ":")))
         yield ("\n".join(lines) + "\n").encode()
-
-
-def _refuse_swelling(message: Any) -> None:
-    if message.type == "dictionary":
-        raise InputError(
-            "the body has dictionary columns",
-            remedy="send their values: cast them to the value type",
-        )
-    if message.type == "record batch" and _is_compressed(message.metadata.to_pybytes()):
-        raise InputError("the body is compressed Arrow", remedy="write it without compression")
-
-
-def _is_compressed(metadata: bytes) -> bool:
-    """Whether the RecordBatch in a Message (both tables of Flatbuffers) names a compression.
-
-    A table starts with the distance to its vtable; the vtable has two sizes, then a 16-bit place
-    per field, 0 if the field is absent. Arrow has verified all of them.
-    """
-
-    def place(table: int, slot: int) -> int:
-        vtable = table - int(struct.unpack_from("<i", metadata, table)[0])
-        size = struct.unpack_from("<H", metadata, vtable)[0]
-        at = 4 + 2 * slot
-        return int(struct.unpack_from("<H", metadata, vtable + at)[0]) if at < size else 0
-
-    root = int(struct.unpack_from("<I", metadata, 0)[0])
-    header = root + place(root, 2)
-    header += int(struct.unpack_from("<I", metadata, header)[0])
-    return place(header, _COMPRESSION_SLOT) != 0
 
 
 def _declared(columns: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:

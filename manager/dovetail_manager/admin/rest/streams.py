@@ -16,10 +16,10 @@ from dovetail_manager.admin.rest.rows import (
     JSON,
     batch_from_arrow,
     batch_from_json,
-    to_bytes,
 )
 from dovetail_manager.admin.rest.schemas import schema_of
 from dovetail_proto import admin as a
+from dovetail_proto.arrow_bytes import to_bytes
 from dovetail_proto.errors import Domain, Refusal
 from dovetail_proto.ids import NAME
 from dovetail_proto.transport import Unreachable
