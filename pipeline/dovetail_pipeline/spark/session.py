@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -128,7 +129,9 @@ def start_spark(settings: SparkSettings, name: str) -> Iterator[SparkContext]:
             conf.set(key, value)
         with _java_process(conf, log) as gateway:
             try:
-                with _own_interrupt():
+                with _own_interrupt(), warnings.catch_warnings():
+                    # About the version of pandas, if it is installed; a clean-up does not use it.
+                    warnings.simplefilter("ignore", FutureWarning)
                     context = SparkContext(conf=conf, gateway=gateway)
             except Exception as e:  # py4j's errors have no common base
                 raise SparkError(
