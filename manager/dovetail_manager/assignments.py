@@ -120,7 +120,7 @@ class Assignments:
             plan=spec.plan,
             map=query.coordinator.map,
             split_hosts=query.split_hosts,
-            phase=Phase.RUNNING if waits else spec.phase,
+            phase=Phase.PAUSED if waits else spec.phase,
             disk=replace(spec.disk, allowed=policy(spec.policy).spills_locally),
             spill=spec.spill,
             results=spec.results,

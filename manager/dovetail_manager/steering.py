@@ -29,6 +29,7 @@ from dovetail_proto.messages import (
     MoveReply,
     Pushed,
     QueryStopped,
+    Stage,
 )
 from dovetail_proto.partition_map import map_from_json
 
@@ -219,7 +220,10 @@ class Steering(QuerySteering):
         return any(
             q.depends_on(member.processor)
             or member.processor in q.coordinator.busy()
-            or ((told := self.load.report(q.name, member)) is not None and told.groups > 0)
+            or (
+                (told := self.load.report(q.name, member)) is not None
+                and told.stage is Stage.RUNNING
+            )
             for q in self.queries.values()
             if not q.over
         )

@@ -40,6 +40,7 @@ from dovetail_proto.messages import (
     QueryStopped,
     ReceivePartitions,
     Refused,
+    Stage,
     StopQuery,
 )
 from kit.sim_disk import SimDisk
@@ -301,6 +302,7 @@ class SimProcessor(SimSplits, SimDisk):
             sum(g.size for g in self.groups.values()),
             self.spilled_bytes,
             self.produced,
+            stage=Stage.CLOSED if self.leaving and not self.groups else Stage.RUNNING,
         )
         adapting = self.participant.adapting is not None or bool(self.pushing)
         beat = Heartbeat(self.id, self.incarnation, self.used_bytes(), (load,), adapting)

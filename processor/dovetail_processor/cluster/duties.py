@@ -13,6 +13,8 @@ import threading
 from dataclasses import replace
 from typing import Protocol
 
+import structlog
+
 from dovetail_processor.cluster.instance import Instance
 from dovetail_processor.cluster.splits import Splits
 from dovetail_processor.cluster.transit import Arrived, encode
@@ -32,6 +34,8 @@ from dovetail_proto.messages import (
     ReceivePartitions,
     Refused,
 )
+
+log = structlog.get_logger("processor")
 
 
 class Shell(Protocol):
@@ -139,7 +143,14 @@ class Duties:
                 case do.SendMarkers(move, chunk, to, splits):
                     self.splits.mark(move, chunk, to, splits)
                 case do.ReleaseGroups(groups, owner):
-                    self.splits.release(groups, owner)
+                    held_s = self.splits.release(groups, owner)
+                    log.info(
+                        "groups released",
+                        query=self._task.name,
+                        groups=len(groups),
+                        owner=owner,
+                        held_s=round(held_s, 4),
+                    )
                 case do.AdoptMap(known):
                     self.splits.adopt(known)
 

@@ -82,6 +82,7 @@ class QueryRun:
         self.duties = Duties(task, here, self.splits, self.instance, shell)
         self.stage = Stage.RUNNING
         self.cause = ""
+        self.leaving = False  # the processor's groups are being moved away
         self.totals: SinkTotals | None = None  # once closed
         self._closing: threading.Thread | None = None
 
@@ -110,9 +111,17 @@ class QueryRun:
             if isinstance(marker, EndOfMovedPartitions):
                 self.duties.marker(marker)
         self._acknowledge()
-        if self.task.phase is Phase.CLOSING and self.instance.exhausted:
+        if self.instance.exhausted if self.task.phase is Phase.CLOSING else self._drained:
             self._closing = threading.Thread(target=self._close, name="close", daemon=True)
             self._closing.start()
+
+    @property
+    def _drained(self) -> bool:
+        """Whether the processor leaves and nothing of the query is here any more."""
+        participant = self.duties.participant
+        if not self.leaving or participant.owned or participant.adapting or self.splits.splits:
+            return False
+        return self.instance.settled and not self.instance.queued_bytes
 
     def guard(self, work: Callable[[], object]) -> None:
         """Do `work`; whatever it raises fails the query here, and nothing else."""
@@ -135,11 +144,6 @@ class QueryRun:
         self.duties.await_read()
         if self._closing is None:
             self.instance.stop()
-
-    def leave(self) -> None:
-        """The processor has left: it owns nothing, but its spill store is a part of the run."""
-        if self.stage is Stage.RUNNING and self._closing is None:
-            self._close()
 
     @property
     def closing(self) -> bool:
@@ -226,8 +230,9 @@ class QueryRun:
                 ack = LinkAck(self.task.name, split, number, allowed, done)
                 self._shell.send_ack(host, ack)
 
-    def tick(self, peers: Mapping[ProcessorId, str]) -> None:
+    def tick(self, peers: Mapping[ProcessorId, str], leaving: bool) -> None:
         """Now and then: send again what was not acknowledged, end what has to end."""
+        self.leaving = leaving
         if self.stage is not Stage.RUNNING:
             return
         for gone in {to for _, to in self.splits.links} - set(peers):

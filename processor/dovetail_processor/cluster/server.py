@@ -213,7 +213,6 @@ class ProcessorServer:
     def _let_go(self) -> None:
         """The cluster goes on without this processor: it has left, or was taken for dead."""
         if self._leaving.is_set():
-            self._worker.ask(self._worker.leave_all)
             log.info("has left", processor=self.name)
             self._over.set()
             return

@@ -175,7 +175,6 @@ class Splits:
         self.links: dict[tuple[SplitId, ProcessorId], _Link] = {}
         self.held = np.zeros(plan.partitions, np.bool_)
         self.held_since_s = np.zeros(plan.partitions, np.float64)
-        self.held_back_s: deque[float] = deque(maxlen=100_000)  # per group and move, for statistics
         self.ending = False
         self.adopt(known)
 
@@ -227,16 +226,20 @@ class Splits:
             marker = EndOfMovedPartitions(self._query, move, chunk, split)
             self._post(split, to, [*link.outbox.mark(marker, self._clock())])
 
-    def release(self, groups: Iterable[GroupId], owner: ProcessorId) -> None:
-        """Send what is held of these groups to `owner`, then route them as usual."""
+    def release(self, groups: Iterable[GroupId], owner: ProcessorId) -> float:
+        """Send what is held of these groups to `owner`, then route them as usual.
+
+        For how many seconds they were held back, the longest.
+        """
         chosen = np.zeros_like(self.held)
         chosen[list(groups)] = True
         self.held &= ~chosen
-        self.held_back_s.extend((self._clock() - self.held_since_s[chosen]).tolist())
+        held_s = self._clock() - float(self.held_since_s[chosen].min())
         for split, one in self.splits.items():
             for sequence, rows in one.release(chosen):
                 self._offer(split, owner, sequence, rows)
         self._flush()
+        return held_s
 
     def acknowledged(
         self, split: SplitId, source: ProcessorId, number: int, allowed_bytes: int, done: int

@@ -193,7 +193,7 @@ class Worker:
 
     def _tick(self) -> None:
         for run in list(self.runs.values()):
-            run.tick(self.peers)
+            run.tick(self.peers, self.leaving)
         self.snapshot = self._heartbeat()
 
     def _tell_news(self) -> None:
@@ -334,11 +334,6 @@ class Worker:
             hosted=len(task.split_hosts.get(self.here, ())),
             peers=len(self.peers),
         )
-
-    def leave_all(self) -> None:
-        """This processor has left in order: close what it has of every query."""
-        for run in self.runs.values():
-            run.leave()
 
     def drop_all(self) -> None:
         """The cluster let this processor go: start anew, with nothing."""
