@@ -59,6 +59,10 @@ class Query:
         owned = self.coordinator.map_tail.groups_of(processor)
         return len(owned) > 0 or processor in self.split_hosts
 
+    def was_at(self, processor: ProcessorId) -> bool:
+        """Whether `processor` ever owned a group: results and state on disk may be there."""
+        return processor in self.coordinator.map_tail.processors
+
     def owns(self, move: str) -> bool:
         """Whether `move` is an open move of this query."""
         return MoveId(move) in self.coordinator.moves

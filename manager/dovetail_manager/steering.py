@@ -5,7 +5,8 @@
     store    ─▶ `confirmed` ─▶ whatever waited for that write
 
 Whatever must survive is written before anyone is told; `resume` rebuilds the machine from what
-the store holds. A processor's death fails the queries that it owns groups of or hosts splits of.
+the store holds. A processor's death fails the queries that it owns groups of, hosts splits of, or
+has found results of that may not be in files yet.
 """
 
 from __future__ import annotations
@@ -194,7 +195,7 @@ class Steering(QuerySteering):
         for query in self.queries.values():
             if query.over:
                 query.stopping.discard(member.processor)
-            elif query.depends_on(member.processor):
+            elif query.depends_on(member.processor) or self._unwritten_at(query, member):
                 cause = f"processor {member.processor} died: {member.cause}"
                 out += self._fail(query, cause, now_s)
                 puts[query.key] = query.to_json()
@@ -206,6 +207,14 @@ class Steering(QuerySteering):
         puts |= self.beside(member)
         self.unwritten[member.processor] += 1
         return [Persist(("died", member.processor, *(q.name for q in failed)), puts), *out]
+
+    def _unwritten_at(self, query: Query, member: Member) -> bool:
+        """Whether results may be lost with a member whose groups have all moved away.
+
+        What it found before is in files when it says so, and in its memory until then.
+        """
+        told = self.load.report(query.name, member)
+        return query.was_at(member.processor) and (told is None or told.stage is not Stage.CLOSED)
 
     def _let_go(self) -> list[Instruction]:
         out: list[Instruction] = []

@@ -9,7 +9,6 @@ which have threads of their own and touch nothing that changes meanwhile.
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,10 +18,11 @@ import pyarrow as pa
 from dovetail_processor.cluster.duties import Duties, Shell
 from dovetail_processor.cluster.input_queue import Marker
 from dovetail_processor.cluster.instance import Instance
+from dovetail_processor.cluster.keeping import open_sink, open_store
 from dovetail_processor.cluster.shares import ClusterShares
 from dovetail_processor.cluster.splits import Item, Piece, Splits
 from dovetail_processor.cluster.transit import Arrived
-from dovetail_processor.sinks import CountingSink, ParquetSink, Sink, SinkTotals
+from dovetail_processor.sinks import SinkTotals
 from dovetail_proto.assignment import Phase, QueryTask
 from dovetail_proto.errors import DovetailError
 from dovetail_proto.feeds import EndOfInput, LinkAck, LinkFrame, TupleBatch
@@ -34,10 +34,6 @@ from dovetail_proto.messages import (
     QueryLoad,
     Stage,
 )
-from dovetail_proto.spill_format import SpillStore
-
-RESULT_FILE_BYTES = 64 << 20
-"""A segment of the result log: read whole by one reader at a time."""
 
 
 class QueryRun:
@@ -68,12 +64,11 @@ class QueryRun:
             post=self._post,
             clock=clock,
         )
-        self.results_dir = results_folder(data_dir, task)
         self.instance = Instance(
             task.plan,
             task.map.groups_of(here),
-            self._open_sink(bounds),
-            self._open_store(data_dir) if task.disk.allowed else None,
+            open_sink(data_dir, here, task, bounds.shares.output),
+            open_store(data_dir, here, task) if task.disk.allowed else None,
             bounds=bounds,
             disk=task.disk,
             clock=clock,
@@ -100,9 +95,10 @@ class QueryRun:
 
     def follow_up(self) -> None:
         """Markers that came through, pushes that ended, acknowledgements, the end."""
-        if self.stage is not Stage.RUNNING or self._closing is not None:
-            return
-        self.guard(self._follow_up)
+        if self.stage is Stage.RUNNING and self._closing is None:
+            self.guard(self._follow_up)
+        elif self.stage is not Stage.FAILED:
+            self._acknowledge()  # once more for a split that did not hear it
 
     def _follow_up(self) -> None:
         self.instance.collect_pushed()
@@ -111,15 +107,25 @@ class QueryRun:
             if isinstance(marker, EndOfMovedPartitions):
                 self.duties.marker(marker)
         self._acknowledge()
-        if self.instance.exhausted if self.task.phase is Phase.CLOSING else self._drained:
+        closing = self.task.phase is Phase.CLOSING
+        if (closing and self._finished) or ((closing or self.leaving) and self._drained):
             self._closing = threading.Thread(target=self._close, name="close", daemon=True)
             self._closing.start()
 
     @property
+    def _finished(self) -> bool:
+        """Whether all input has come and is joined, and all that our splits sent has arrived."""
+        return self.instance.exhausted and self.splits.delivered
+
+    @property
     def _drained(self) -> bool:
-        """Whether the processor leaves and nothing of the query is here any more."""
+        """Whether nothing of the query is here any more, and nothing will come.
+
+        Such an instance waits for no end of input: whoever would send it may have closed before
+        this processor joined.
+        """
         participant = self.duties.participant
-        if not self.leaving or participant.owned or participant.adapting or self.splits.splits:
+        if participant.owned or participant.adapting or self.splits.splits:
             return False
         return self.instance.settled and not self.instance.queued_bytes
 
@@ -285,34 +291,3 @@ class QueryRun:
             stage=self.stage,
             cause=self.cause,
         )
-
-    # Places ---------------------------------------------------------------------------------------
-
-    def _open_sink(self, bounds: ClusterShares) -> Sink:
-        schema = self.task.plan.output_schema
-        if self.task.counting:
-            return CountingSink(schema)
-        if self.task.results is None:
-            shutil.rmtree(self.results_dir, ignore_errors=True)  # of a query of this name before
-        return ParquetSink(
-            self.results_dir,
-            schema,
-            prefix="segment" if self.task.results is None else f"{self.task.name}-{self.here}",
-            row_group_bytes=bounds.shares.output,
-            **({"file_bytes": RESULT_FILE_BYTES} if self.task.results is None else {}),
-        )
-
-    def _open_store(self, data_dir: Path) -> SpillStore:
-        if self.task.spill is None:
-            folder = data_dir / "spill" / self.task.name / self.here
-            shutil.rmtree(folder, ignore_errors=True)
-            return SpillStore.create(str(folder), self.task.plan, run=self.task.run)
-        place = f"{self.task.spill.rstrip('/')}/{self.here}"
-        return SpillStore.create(place, self.task.plan, run=self.task.run)
-
-
-def results_folder(data_dir: Path, task: QueryTask) -> Path:
-    """Where a query's results are on this processor."""
-    if task.results is not None:
-        return Path(task.results)
-    return data_dir / "results" / task.name

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from dovetail_processor.cluster.query_run import results_folder
+from dovetail_processor.cluster.keeping import results_folder
 from dovetail_processor.cluster.worker import Worker
 from dovetail_proto.arrow_bytes import to_bytes
 from dovetail_proto.errors import Domain, InputError, Refusal

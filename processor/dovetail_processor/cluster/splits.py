@@ -265,6 +265,11 @@ class Splits:
                     end = EndOfInput(self._query, split)
                     self._post(split, to, [*link.outbox.mark(end, self._clock())])
 
+    @property
+    def delivered(self) -> bool:
+        """Whether every instance has confirmed all, the end included; nothing is resent then."""
+        return all(link.ended and not link.outbox.unacked for link in self.links.values())
+
     def joined(self, split: SplitId) -> int:
         """All batches up to this number are joined, every row of them."""
         one = self.splits[split]

@@ -241,7 +241,7 @@ class Worker:
     def frame(self, split: SplitId, number: int, item: object | None, size_bytes: int) -> None:
         """A frame of another processor's split."""
         run = self.runs.get(query_of(split))
-        if run is not None and run.stage is Stage.RUNNING:
+        if run is not None and run.stage is not Stage.FAILED:
             content: Marker | None = item  # type: ignore[assignment]
             run.guard(lambda: run.frame(split, number, content, size_bytes))
             run.follow_up()

@@ -64,10 +64,13 @@ class ParquetSink:
         prefix: str,
         row_group_bytes: int = ROW_GROUP_BYTES,
         file_bytes: int = FILE_BYTES,
+        first: int = 0,
     ) -> None:
+        """`first` is the number of the first file: files before it are somebody else's."""
         self._directory = Path(directory)
         self._schema = schema
         self._prefix = prefix
+        self._first = first
         self._row_group_bytes = row_group_bytes
         self._file_bytes = file_bytes
         self._options = _storage(schema)
@@ -137,7 +140,7 @@ class ParquetSink:
 
     def _write_pending(self) -> None:
         if self._file is None:
-            name = f"{self._prefix}-{len(self._files):05d}.parquet"
+            name = f"{self._prefix}-{self._first + len(self._files):05d}.parquet"
             self._file = _OpenFile(self._directory / name, self._schema, self._options)
         table = pa.Table.from_batches(self._pending, self._schema)
         # A single batch may be much larger than a row group.

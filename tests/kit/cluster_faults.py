@@ -1,0 +1,282 @@
+"""A cluster whose processes can be made to die or stop at any step of a move, and its oracle.
+
+    with FaultyCluster(processors=4) as local:
+        local.arm("p1", "before hears SendPartitions")     # see kit.fault_points for the points
+        …begin a move…
+        local.await_fault("p1")                            # it is dead now
+
+`Case` is one query under test: rows fed in small batches, groups moved in the middle of it, the
+results of run and clean-up compared with DuckDB.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dovetail import LocalCluster, Query, Stream
+from dovetail.local_cluster import MANAGER
+from dovetail_manager.moves.steps import MoveSettings
+from dovetail_proto.errors import Domain, DovetailError, Refusal
+from kit.clusters import PAIR_SQL, pair
+from kit.nursery import Forked, the_nursery
+
+WAIT_S = 60.0
+"""For anything to happen, on a machine that is busy with other tests."""
+
+DEAD_AFTER_S = 2.0
+"""Short, and still twenty heartbeats."""
+
+FEED_ROWS = 60
+"""Rows of one batch: a move begins and ends in the middle of a feed."""
+
+
+class FaultyCluster(LocalCluster):
+    """A local cluster with short patience, quick starts and faults."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(
+            **{
+                "processors": 4,
+                "memory_bytes": 64_000_000,
+                "heartbeat_s": 0.1,
+                "sample_s": 0.1,
+                "dead_after_s": DEAD_AFTER_S,
+                "moves": MoveSettings(resend_s=0.2, step_timeout_s=1.0),
+                **settings,
+            }
+        )
+        self.faults = self.data_dir / "faults"
+        self.faults.mkdir(parents=True)
+        self.namespaces: dict[str, str] = {}  # of processes that are not in ours
+
+    def arm(self, name: str, point: str, signal_name: str = "SIGKILL") -> None:
+        """Have a process send itself a signal the next time that it comes to `point`."""
+        (self.faults / f"{name}.met").unlink(missing_ok=True)
+        written = self.faults / f"{name}.new"
+        written.write_text(f"{signal_name} {point}")
+        written.rename(self.faults / name)
+
+    def disarm(self, name: str) -> None:
+        """Take a fault back."""
+        (self.faults / name).unlink(missing_ok=True)
+
+    def fault_met(self, name: str) -> bool:
+        """Whether the process came to the point."""
+        return (self.faults / f"{name}.met").exists()
+
+    def await_fault(self, name: str) -> None:
+        """Until the process came to the point."""
+        until(lambda: self.fault_met(name), f"{name} comes to its fault")
+
+    def send_signal(self, name: str, number: int) -> None:
+        """A signal to a process."""
+        self.processes[name].popen.send_signal(number)
+
+    def restart_dead(self) -> None:
+        """Start again whoever is not there; returns when all are members."""
+        if not self.processes[MANAGER].running:
+            self.restart_manager()
+        for name in self.names:
+            if not self.processes[name].running:
+                self.start_processor(name)
+        until(self.all_joined, "all are members")
+
+    def all_joined(self) -> bool:
+        """Whether every processor is a member now."""
+        alive = {p.name for p in self.cluster.status().processors if p.state == "alive"}
+        return alive >= set(self.names)
+
+    def stream_at(self, home: str, schema: pa.Schema, taken: set[str]) -> Stream:
+        """A stream that is at home at a processor: one that is not `taken`, or a new one."""
+        while True:
+            for status in self.cluster.streams():
+                if status.home == home and status.name not in taken:
+                    found = self.cluster.stream(status.name)
+                    if found.schema == schema:
+                        return found
+            number = len(self.cluster.streams())
+            self.cluster.create_stream(f"s{number}", schema)
+
+    def _process(self, name: str, spec: dict[str, object]) -> Any:
+        log = self.data_dir / "logs" / f"{name}.log"
+        written = self.data_dir / "specs" / f"{name}.json"
+        for folder in (log.parent, written.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        written.write_text(json.dumps(spec), encoding="utf-8")
+        env = {"DOVETAIL_TOKEN": self.token, "DOVETAIL_READ_TOKEN": ""}
+        namespace = self.namespaces.get(name, "")
+        started: Forked = the_nursery().start(
+            name, written, log, faults=self.faults, env=env, namespace=namespace
+        )
+        return started
+
+
+class Case:
+    """One query over two streams, its feed and its oracle."""
+
+    def __init__(
+        self,
+        local: FaultyCluster,
+        name: str,
+        *,
+        home: str,
+        weights: tuple[float, ...] = (),
+        seed: int = 0,
+        rows: int = 1_500,
+        **submit: Any,
+    ) -> None:
+        """Declare streams at home at `home`, submit the query; nothing is fed yet."""
+        self.local = local
+        self.tables = pair(seed, rows=rows, keys=150)
+        running = {
+            i.stream for q in local.cluster.queries() if q.state != "failed" for i in q.inputs
+        }
+        self.streams: list[Stream] = []
+        for table in self.tables:
+            taken = running | {s.name for s in self.streams}
+            self.streams.append(local.stream_at(home, table.schema, taken))
+        self.fed_rows = 0  # of each table
+        left, right = (s.name for s in self.streams)
+        self.query: Query = local.cluster.submit(
+            PAIR_SQL.format(left=left, right=right),
+            name=name,
+            partitions=24,
+            weights=weights,
+            **submit,
+        )
+        self._stop = threading.Event()
+        self._feeder: threading.Thread | None = None
+
+    # Feeding --------------------------------------------------------------------------------------
+
+    def feed(self, share: float) -> None:
+        """Send rows of both tables, in small batches, up to a share of all."""
+        goal = int(share * self.tables[0].num_rows)
+        while self.fed_rows < goal and not self._stop.is_set():
+            for stream, table in zip(self.streams, self.tables, strict=True):
+                stream.send(table.slice(self.fed_rows, min(FEED_ROWS, goal - self.fed_rows)))
+            self.fed_rows = min(goal, self.fed_rows + FEED_ROWS)
+
+    def feed_meanwhile(self, share: float) -> None:
+        """As `feed`, in the background; what goes wrong there is for others to notice."""
+
+        def run() -> None:
+            with contextlib.suppress(DovetailError):  # a home that died, a query that failed
+                self.feed(share)
+
+        self._feeder = threading.Thread(target=run, daemon=True)
+        self._feeder.start()
+
+    def stop_feeding(self) -> None:
+        """End the feed in the background; the case is fed no more."""
+        self._stop.set()
+        if self._feeder is not None:
+            self._feeder.join(WAIT_S)
+
+    def await_feeder(self) -> None:
+        """Until the background feed is through."""
+        assert self._feeder is not None
+        self._feeder.join(WAIT_S)
+        assert not self._feeder.is_alive(), "the feed hangs"
+
+    # Moving ---------------------------------------------------------------------------------------
+
+    def groups_of(self, owner: str) -> list[int]:
+        """The groups that a processor owns."""
+        return [p.group for p in self.query.partitions().partitions if p.owner == owner]
+
+    def move(self, sender: str, receiver: str) -> str:
+        """Begin to move half of the sender's groups; the id of the move."""
+        groups = self.groups_of(sender)
+        begun: list[str] = []
+
+        def begin() -> bool:
+            try:
+                begun.append(self.query.move(groups[: max(1, len(groups) // 2)], receiver).id)
+            except Refusal as e:
+                if e.domain is not Domain.BUSY:
+                    raise
+            return bool(begun)
+
+        until(begin, "a move begins")
+        return begun[0]
+
+    def await_move(self, move: str) -> str:
+        """Until the move has ended; how."""
+
+        def outcome() -> str:
+            return next((m.outcome for m in self.query.moves() if m.id == move and m.ended_s), "")
+
+        until(lambda: bool(outcome()), f"move {move} ends")
+        return outcome()
+
+    # Comparing ------------------------------------------------------------------------------------
+
+    def await_failure(self) -> str:
+        """Until the query has failed; the cause."""
+        until(lambda: self.query.status().state == "failed", "the query fails")
+        return self.query.status().cause
+
+    def results_on_disk(self) -> pa.Table:
+        """What every processor has written down, whoever lives."""
+        schema = pa.ipc.read_schema(pa.py_buffer(self.query.status().schema))
+        parts = [schema.empty_table()]
+        for name in self.local.names:
+            folder = self.local.data_dir / name / "results" / self.query.name
+            parts += [pq.read_table(f) for f in sorted(folder.glob("segment-*.parquet"))]
+        return pa.concat_tables(parts)
+
+    def check_sub_bag(self) -> int:
+        """The results so far are among the results of all rows; their number."""
+        found = self.results_on_disk()
+        _, extra = self._differences(found, self.tables)
+        assert extra == 0, f"{extra} results that nobody asked for"
+        return found.num_rows
+
+    def check_so_far(self) -> None:
+        """What is joined so far is the join of what was fed, nothing having been spilled."""
+        self.query.wait(WAIT_S)
+        self._check(self.query.results().to_arrow())
+
+    def check_closed(self, folder: Path) -> int:
+        """Close the query: run and clean-up together are the join. How much the clean-up made."""
+        self.query.close(WAIT_S)
+        cleaned = self.query.cleanup(folder, on="local")
+        files = [pq.read_table(f, partitioning=None) for f in sorted(folder.rglob("*.parquet"))]
+        self._check(pa.concat_tables([self.query.results().to_arrow(), *files]))
+        return cleaned.rows
+
+    def _check(self, found: pa.Table) -> None:
+        left, right = (t.slice(0, self.fed_rows) for t in self.tables)
+        assert self._differences(found, (left, right)) == (0, 0), "(missing, too many)"
+
+    def _differences(self, found: pa.Table, tables: tuple[pa.Table, pa.Table]) -> tuple[int, int]:
+        sql = PAIR_SQL.format(left="a", right="b")
+        with duckdb.connect() as connection:
+            for name, table in {"a": tables[0], "b": tables[1], "found": found}.items():
+                connection.register(name, table)
+            counts = connection.execute(
+                f"""SELECT (SELECT count(*) FROM (({sql}) EXCEPT ALL (FROM found))),
+                    (SELECT count(*) FROM ((FROM found) EXCEPT ALL ({sql})))"""
+            ).fetchone()
+        assert counts is not None
+        return int(counts[0]), int(counts[1])
+
+
+def until(true: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
+    """Look again and again until it is so."""
+    end_s = time.monotonic() + timeout_s
+    pause = threading.Event()
+    while not true():
+        assert time.monotonic() < end_s, f"waited in vain until {what}"
+        pause.wait(0.02)

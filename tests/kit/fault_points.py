@@ -1,0 +1,90 @@
+"""Stops a process exactly at a named step, by wrapping the functions that every step goes through.
+
+A test writes a fault into the file of a process; the process that comes to that point removes the
+file and sends itself the signal. So the moment is exact, and the product has no code for it.
+
+    before hears SendPartitions    a processor is about to look at that message; the manager too
+    after says Received            it was handed to gRPC, which may or may not have sent it
+    before writes commit           of the store: planned, chosen, commit, ended
+    before marks · after marks     a split host sends End-of-Moved-Partitions
+    before sees marker             … and the sender meets it behind the last row
+    before ships · after ships     the sender's ReceivePartitions
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import uvicorn  # noqa: F401 - a fresh process has everything at hand
+
+from dovetail.services import run_manager, run_processor  # noqa: F401 - likewise
+from dovetail_manager.admin.rest import app  # noqa: F401 - likewise
+from dovetail_manager.control_server import Outgoing
+from dovetail_manager.governor import Governor
+from dovetail_manager.moves.journal import Write
+from dovetail_manager.server import ManagerServer  # noqa: F401 - likewise
+from dovetail_manager.store.sqlite_store import SqliteStore
+from dovetail_processor.cluster.duties import Duties
+from dovetail_processor.cluster.peers import Peers
+from dovetail_processor.cluster.server import ProcessorServer
+from dovetail_processor.cluster.splits import Splits
+from dovetail_processor.cluster.worker import Worker
+
+
+def put_in(name: str, folder: Path) -> None:
+    """Have this process look for faults of its name in `folder`."""
+    armed = folder / name
+
+    def point(step: str) -> None:
+        try:
+            signal_name, wanted = armed.read_text().split(" ", 1)
+        except (OSError, ValueError):
+            return
+        if wanted == step:
+            armed.rename(folder / f"{name}.met")
+            os.kill(os.getpid(), getattr(signal, signal_name))
+
+    def wrap(owner: type, method: str, step: Callable[..., str]) -> None:
+        inner = getattr(owner, method)
+
+        @wraps(inner)
+        def around(*args: Any, **words: Any) -> Any:
+            named = step(*args)
+            point(f"before {named}")
+            result = inner(*args, **words)
+            point(f"after {named}")
+            return result
+
+        setattr(owner, method, around)
+
+    wrap(Worker, "control", lambda _, m, *rest: f"hears {_kind(m)}")
+    wrap(ProcessorServer, "tell_manager", lambda _, m: f"says {_kind(m)}")
+    wrap(Splits, "mark", lambda *_: "marks")
+    wrap(Duties, "marker", lambda *_: "sees marker")
+    wrap(Peers, "send_groups", lambda *_: "ships")
+    wrap(Governor, "handle", lambda _, source, m, now_s: f"hears {_kind(m)}")
+    wrap(Outgoing, "send", lambda _, m: f"says {_kind(m)}")
+    wrap(SqliteStore, "write", lambda _, w: f"writes {_written(w)}")
+
+
+def _kind(message: object) -> str:
+    return type(message).__name__
+
+
+def _written(write: Write) -> str:
+    """Which of a move's writes it is; empty for all others."""
+    for key, text in write.puts.items():
+        if key.startswith("move/") and text:
+            record = json.loads(text)
+            if record["outcome"]:
+                return "ended"
+            if any(k.startswith("map/") for k in write.puts):
+                return "commit"
+            return "chosen" if record["chunks"] else "planned"
+    return ""
