@@ -22,6 +22,7 @@ import grpc
 import pyarrow as pa
 
 from dovetail.channels import INGEST, Channels, told
+from dovetail_proto.arrow_bytes import to_bytes
 from dovetail_proto.errors import DovetailError
 from dovetail_proto.feeds import IngestAck, IngestBatch
 from dovetail_proto.ids import StreamName
@@ -88,7 +89,7 @@ class Feed:
         try:
             for batch in batches:
                 self._sequence += 1
-                m = IngestBatch(self._stream, self.source, self._sequence, _to_bytes(batch))
+                m = IngestBatch(self._stream, self.source, self._sequence, to_bytes(batch))
                 sent = _Sent(self._sequence, batch.num_rows, encode(m))
                 self._wait(partial(self._has_room, len(sent.message)))
                 with self._changed:
@@ -199,11 +200,3 @@ class _Call:
             failure = e
         self._requests.put(None)
         self._feed.call_ended(self, failure)
-
-
-def _to_bytes(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    made: bytes = sink.getvalue().to_pybytes()
-    return made

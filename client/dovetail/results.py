@@ -18,6 +18,7 @@ import grpc
 import pyarrow as pa
 
 from dovetail.channels import READ_RESULTS, Channels, told
+from dovetail_proto.arrow_bytes import from_bytes
 from dovetail_proto.errors import ConfigError, DovetailError
 from dovetail_proto.feeds import ReadResults, ResultBatch
 from dovetail_proto.ids import QueryName
@@ -36,12 +37,6 @@ class Offset:
 
 
 START = Offset(0, 0)
-
-
-class BadResults(DovetailError):  # noqa: N818 - a state of what was read
-    """A processor sent something that is not results of the query."""
-
-    code = "results"
 
 
 class Results:
@@ -133,7 +128,8 @@ class Results:
             for data in self._calls[processor]:
                 sent = decode(ResultBatch, data)
                 if sent.payload:
-                    batch = _checked(sent.payload, self.schema, processor)
+                    what = f"a batch of results of processor {processor!r}"
+                    batch = from_bytes(sent.payload, self.schema, what)
                     self._hand_over(processor, Offset(sent.segment, sent.row), batch)
                 if self._stopped.is_set():
                     break
@@ -164,19 +160,6 @@ class Results:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _checked(payload: bytes, schema: pa.Schema, processor: str) -> pa.RecordBatch:
-    """A batch from outside: nothing is used before it is validated."""
-    try:
-        with pa.ipc.open_stream(pa.py_buffer(payload)) as reader:
-            batch = reader.read_next_batch()
-        batch.validate(full=True)
-    except (pa.ArrowException, StopIteration, OSError, ValueError) as e:
-        raise BadResults(f"processor {processor!r} sent results that are no Arrow: {e}") from e
-    if batch.schema.names != schema.names or batch.schema.types != schema.types:
-        raise BadResults(f"processor {processor!r} sent results of another schema")
-    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
 def _absent(package: str) -> ConfigError:

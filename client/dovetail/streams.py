@@ -29,7 +29,9 @@ class Stream:
         self.schema: pa.Schema = pa.ipc.read_schema(pa.py_buffer(status.schema))
         self._admin = admin
         self._channels = channels
-        self._feed: Feed | None = None
+        self._feed: Feed | None = None  # goes on with the next send; None after an error
+        self._address = ""  # of the home, as last heard; empty: never
+        self._trusted = False  # whether the last send found the home there
 
     def send(self, data: Any, progress: Callable[[int], None] | None = None) -> int:
         """Send rows; returns their number when all are routed to every query that listens.
@@ -50,12 +52,12 @@ class Stream:
         feed = self._feed or Feed(self.name, self._home, self._channels)
         self._feed = None  # unless all goes well
         sent = feed.send(batches_of(data, self.schema, self.name), progress)
-        self._feed = feed
+        self._feed, self._trusted = feed, True
         return sent
 
     def end(self) -> StreamStatus:
         """Say that nothing more will be sent; twice is no error. Queries go on."""
-        self._feed = None
+        self._feed, self._trusted = None, False
         return self._admin.end_stream(self.name)
 
     def status(self) -> StreamStatus:
@@ -63,23 +65,21 @@ class Stream:
         return self._admin.get_stream(self.name)
 
     def _home(self) -> str:
-        """Where to send."""
-        status = self.status()
-        if status.path:
-            raise InputError(
-                f"stream {self.name!r} is read from {status.path!r}",
-                remedy="declare another stream to send rows to",
-            )
-        if status.ended:
-            raise InputError(
-                f"stream {self.name!r} has ended", remedy="create another stream, or do not end it"
-            )
-        if not status.address:
-            raise Unreachable(
-                f"stream {self.name!r}: its home, processor {status.home!r}, is away",
-                remedy="start it again, then send the rows again",
-            )
-        return status.address
+        """Where to send: the manager is asked the first time, and again when a call broke.
+
+        While it is away, the home is where it was.
+        """
+        if self._trusted:
+            self._trusted = False
+            return self._address
+        try:
+            status = self.status()
+        except Unreachable:
+            if not self._address:
+                raise
+            return self._address
+        self._address = _address(status)
+        return self._address
 
     def __repr__(self) -> str:
         return f"Stream({self.name!r})"
@@ -97,3 +97,22 @@ class Stream:
                 **({"read from": s.path} if s.path else {}),
             },
         )
+
+
+def _address(status: StreamStatus) -> str:
+    """Where its rows are taken in; an error if they are not."""
+    if status.path:
+        raise InputError(
+            f"stream {status.name!r} is read from {status.path!r}",
+            remedy="declare another stream to send rows to",
+        )
+    if status.ended:
+        raise InputError(
+            f"stream {status.name!r} has ended", remedy="create another stream, or do not end it"
+        )
+    if not status.address:
+        raise Unreachable(
+            f"stream {status.name!r}: its home, processor {status.home!r}, is away",
+            remedy="start it again, then send the rows again",
+        )
+    return status.address

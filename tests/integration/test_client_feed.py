@@ -1,0 +1,173 @@
+"""A feed over calls that break: every batch is taken in once, in order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pyarrow as pa
+import pytest
+
+from dovetail.channels import Channels
+from dovetail.feeding import WINDOW_BATCHES, Feed
+from dovetail_proto.errors import Domain, InputError, Refusal
+from dovetail_proto.feeds import IngestAck, IngestBatch
+from dovetail_proto.transport import Security, Unreachable, abort, start_server
+from dovetail_proto.wire.data import decode, encode
+
+TOKEN = Security("secret")
+
+
+class Home:
+    """A stream's home that breaks a call after so many batches, before or after it took one in."""
+
+    def __init__(self, break_after: list[int], *, forget_ack: bool = False) -> None:
+        self.taken: list[int] = []  # first value of each batch
+        self.calls = 0
+        self._break_after = break_after
+        self._forget_ack = forget_ack
+        self._last: dict[str, int] = {}
+        handler = grpc.stream_stream_rpc_method_handler(self._ingest)
+        self._server, port = start_server(
+            "127.0.0.1:0", TOKEN, {"dovetail.v1.DataPlane": {"Ingest": handler}}
+        )
+        self.address = f"127.0.0.1:{port}"
+
+    def stop(self) -> None:
+        """End every call."""
+        self._server.stop(0).wait(10)
+
+    def _ingest(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        self.calls += 1
+        left = self._break_after.pop(0) if self._break_after else None
+        for data in requests:
+            sent = decode(IngestBatch, data)
+            with pa.ipc.open_stream(sent.payload) as reader:
+                value = reader.read_next_batch().column(0)[0].as_py()
+            if value == -1:
+                abort(context, InputError("not this one", remedy="send another"))
+            last = self._last.get(sent.source, 0)
+            if sent.sequence > last:
+                assert sent.sequence == last + 1
+                self._last[sent.source] = sent.sequence
+                self.taken.append(value)
+            if left is not None:
+                left -= 1
+                if left == 0 and self._forget_ack:
+                    context.abort(grpc.StatusCode.UNAVAILABLE, "broken")
+            yield encode(IngestAck(sent.sequence, len(self.taken)))
+            if left == 0:
+                context.abort(grpc.StatusCode.UNAVAILABLE, "broken")
+
+
+@pytest.fixture
+def channels() -> Iterator[Channels]:
+    """The client's side."""
+    made = Channels(TOKEN)
+    yield made
+    made.close()
+
+
+def batches(*values: int) -> list[pa.RecordBatch]:
+    """One batch of two rows per value."""
+    return [pa.record_batch({"v": [value, value]}) for value in values]
+
+
+@pytest.mark.parametrize("forget_ack", [False, True], ids=["after the answer", "before it"])
+def test_a_broken_call_neither_loses_nor_repeats_a_batch(
+    forget_ack: bool, channels: Channels
+) -> None:
+    """Breaking at the first batch, soon after and at the end of the window."""
+    home = Home([1, 3, WINDOW_BATCHES, 2, 2], forget_ack=forget_ack)
+    told: list[int] = []
+    try:
+        feed = Feed("trades", lambda: home.address, channels)
+        assert feed.send(iter(batches(*range(40))), told.append) == 80
+        assert feed.send(batches(40)) == 2
+    finally:
+        home.stop()
+    assert home.taken == list(range(41))
+    assert home.calls > 5
+    assert told == sorted(told)
+    assert told[-1] == 80
+
+
+def test_a_feed_follows_its_stream_to_another_home(channels: Channels) -> None:
+    """The home is looked up again when a call breaks, and until somebody answers."""
+    homes = [Home([2]), Home([])]
+    asked = threading.Event()
+
+    def where() -> str:
+        if not asked.is_set():
+            asked.set()
+            return homes[0].address
+        homes[1]._last.update(homes[0]._last)
+        return homes[1].address
+
+    try:
+        assert Feed("trades", where, channels).send(batches(*range(10))) == 20
+    finally:
+        for home in homes:
+            home.stop()
+    assert sorted({*homes[0].taken, *homes[1].taken}) == list(range(10))
+    assert homes[0].taken + homes[1].taken == list(range(10))
+
+
+def test_a_refusal_ends_the_sending_and_tells_how_far_it_came(channels: Channels) -> None:
+    """What the home refuses is raised here; what was routed before is counted."""
+    home = Home([])
+    try:
+        with pytest.raises(InputError, match="not this one") as refused:
+            Feed("trades", lambda: home.address, channels).send(batches(0, 1, 2, -1, 4))
+    finally:
+        home.stop()
+    assert refused.value.details["rows_routed"] == 6
+    assert home.taken[:3] == [0, 1, 2]
+
+
+def test_a_home_that_stays_away_is_named_after_a_while(channels: Channels) -> None:
+    """Whether its address is known or not."""
+    with pytest.raises(Unreachable, match="sending rows"):
+        Feed("trades", lambda: "127.0.0.1:9", channels, patience_s=0.5).send(batches(0))
+
+    def away() -> str:
+        raise Unreachable("p1 is away")
+
+    with pytest.raises(Unreachable, match="p1 is away"):
+        Feed("trades", away, channels, patience_s=0.5).send(batches(0))
+
+
+def test_a_home_that_has_not_heard_of_the_stream_yet_is_asked_again(channels: Channels) -> None:
+    """As when the stream was declared a moment ago."""
+    home = Home([])
+    tries = 0
+
+    def where() -> str:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise Unreachable("not yet")
+        return home.address
+
+    try:
+        assert Feed("trades", where, channels).send(batches(7)) == 2
+    finally:
+        home.stop()
+    assert tries == 3
+
+
+def test_an_error_in_the_rows_is_raised_as_it_is(channels: Channels) -> None:
+    """The call is ended, nothing hangs."""
+    home = Home([])
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield from batches(0, 1)
+        raise Refusal(Domain.MESSAGE, "the file ends here")
+
+    try:
+        with pytest.raises(Refusal, match="the file ends here"):
+            Feed("trades", lambda: home.address, channels).send(rows())
+    finally:
+        home.stop()

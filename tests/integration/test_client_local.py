@@ -1,0 +1,152 @@
+"""Local clusters: they start whole or not at all, survive what they must, and end for sure."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dovetail
+from dovetail.processes import ClusterStartError
+from dovetail_proto.errors import Refusal
+from dovetail_proto.transport import Unreachable
+from kit.clusters import PAIR_SQL, pair, same_bag, small_cluster
+
+WAIT_S = 60.0
+
+PARENT = """
+import json, sys
+from kit.clusters import small_cluster
+with small_cluster(processors=1) as local:
+    print(json.dumps([p.pid for p in local.processes.values()]), flush=True)
+    sys.stdin.read()
+"""
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait until it is true, for a minute."""
+    patience = threading.Event()
+    for _ in range(600):
+        if true():
+            return
+        patience.wait(0.1)
+    raise AssertionError("waited in vain")
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "Ctrl-C"])
+def test_processes_end_with_their_parent(number: signal.Signals) -> None:
+    """Whether it could say goodbye or not."""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT],
+        cwd=Path(__file__).parents[1],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert parent.stdout is not None
+        pids = json.loads(parent.stdout.readline())
+        assert len(pids) == 2
+        parent.send_signal(number)
+        parent.wait(WAIT_S)
+    finally:
+        parent.kill()
+        parent.communicate()
+    until(lambda: all(gone(pid) for pid in pids))
+
+
+def test_a_cluster_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+    """Here its manager's port is taken; the end of the log is in the message."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        local = small_cluster(
+            processors=1, data_dir=tmp_path, listen=f"127.0.0.1:{taken.getsockname()[1]}"
+        )
+        with pytest.raises(ClusterStartError, match="cannot be listened on"):
+            local.start()
+    assert local.processes == {}
+    assert (tmp_path / "logs" / "manager.log").exists()
+
+
+def test_a_temporary_folder_goes_and_a_named_one_stays(tmp_path: Path) -> None:
+    """The manager may be a thread of this process, too."""
+    with small_cluster(processors=1, manager="thread") as local:
+        folder = local.data_dir
+        assert folder.is_dir()
+        assert local.cluster.status().processors[0].state == "alive"
+        assert list(local.processes) == ["p1"]
+    assert not folder.exists()
+
+
+def test_joining_outlives_the_manager_and_a_death_is_told(tmp_path: Path) -> None:
+    """Kill and restart the manager between rows; then kill a processor, and start it again."""
+    left, right = pair(seed=1)
+    with small_cluster(data_dir=tmp_path, dead_after_s=1.0) as local:
+        cluster = local.cluster
+        streams = [cluster.stream("l", left.schema), cluster.stream("r", right.schema)]
+        query = cluster.submit(PAIR_SQL.format(left="l", right="r"), name="q", partitions=20)
+        streams[0].send(left)
+        local.kill("manager")
+        with pytest.raises(Unreachable):
+            cluster.status()
+        streams[0].send(left)
+        local.restart_manager()
+        local.wait_until_joined(local.names)
+        streams[1].send(right)
+        query.wait(WAIT_S)
+        assert cluster.status().epoch == 2
+        twice = pa.concat_tables([left, left])
+        found = query.results().to_arrow()
+        assert same_bag(found, PAIR_SQL.format(left="a", right="b"), a=twice, b=right)
+
+        local.kill("p2")
+        until(lambda: query.status().state == "failed")
+        assert "p2" in query.status().cause
+        with pytest.raises(Refusal, match="has failed"):
+            query.wait(WAIT_S)
+        with pytest.raises(Unreachable, match="processor 'p2'"):
+            query.results()
+        assert query.results(processors=["p1"]).to_arrow().num_rows > 0
+        local.start_processor("p2")
+        assert {p.name for p in cluster.status().processors if p.state == "alive"} == {"p1", "p2"}
+    assert (tmp_path / "manager.db").exists()
+
+
+def test_what_spilled_is_produced_by_the_clean_up(tmp_path: Path) -> None:
+    """Results of the run and of the clean-up together are the join."""
+    left, right = pair(seed=2, rows=200_000, keys=60_000)
+    with dovetail.local(processors=2, memory="4MB", data_dir=tmp_path) as cluster:
+        streams = [cluster.stream("l", left.schema), cluster.stream("r", right.schema)]
+        query = cluster.submit(PAIR_SQL.format(left="l", right="r"), name="q", partitions=40)
+        for start in range(0, left.num_rows, 20_000):
+            streams[0].send(left.slice(start, 20_000))
+            streams[1].send(right.slice(start, 20_000))
+        closed = query.close(WAIT_S)
+        assert closed.pushes > 0
+        cleaned = query.cleanup(tmp_path / "owed", on="local")
+        again = query.cleanup(tmp_path / "owed", on="local")
+        run = query.results().to_arrow()
+    owed = pq.read_table(tmp_path / "owed" / "phase=cleanup")
+    assert cleaned.rows == again.rows == owed.num_rows > 0
+    whole = pa.concat_tables([run, owed.select(run.column_names)])
+    assert same_bag(whole, PAIR_SQL.format(left="a", right="b"), a=left, b=right)
