@@ -319,9 +319,11 @@ def _instances(
             reason="unknown",
         )
     present = {p.name: p.address for p in cluster.processors if p.state in ("alive", "leaving")}
-    if away := [h for h in holders if not present.get(h)]:
+    # Who died without a result would have failed the query otherwise: nothing is there to be read.
+    empty = {i.processor for i in query.instances if not i.results and query.state != "failed"}
+    if away := [h for h in holders if not present.get(h) and h not in empty]:
         raise _away(away[0], query.name)
-    return {holder: present[holder] for holder in holders}
+    return {holder: present[holder] for holder in holders if present.get(holder)}
 
 
 def _away(processor: str, query: str) -> DovetailError:

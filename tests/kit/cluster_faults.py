@@ -25,8 +25,10 @@ import pyarrow.parquet as pq
 
 from dovetail import LocalCluster, Query, Stream
 from dovetail.local_cluster import MANAGER
+from dovetail.results import Results
 from dovetail_manager.moves.steps import MoveSettings
 from dovetail_proto.errors import Domain, DovetailError, Refusal
+from dovetail_proto.transport import Unreachable
 from kit.clusters import PAIR_SQL, pair
 from kit.nursery import Forked, the_nursery
 
@@ -35,6 +37,9 @@ WAIT_S = 60.0
 
 DEAD_AFTER_S = 2.0
 """Short, and still twenty heartbeats."""
+
+SHORT_MEMORY = {"policy": "disk", "spill_threshold": 0.0008}
+"""Makes a query push to disk again and again with the few rows of a test."""
 
 FEED_ROWS = 60
 """Rows of one batch: a move begins and ends in the middle of a feed."""
@@ -145,7 +150,6 @@ class Case:
         for table in self.tables:
             taken = running | {s.name for s in self.streams}
             self.streams.append(local.stream_at(home, table.schema, taken))
-        self.fed_rows = 0  # of each table
         left, right = (s.name for s in self.streams)
         self.query: Query = local.cluster.submit(
             PAIR_SQL.format(left=left, right=right),
@@ -154,40 +158,29 @@ class Case:
             weights=weights,
             **submit,
         )
-        self._stop = threading.Event()
-        self._feeder: threading.Thread | None = None
+        self.feeds = [
+            Feeding(stream, table) for stream, table in zip(self.streams, self.tables, strict=True)
+        ]
+        self.schema = pa.ipc.read_schema(pa.py_buffer(self.query.status().schema))
+        self.addresses = {p.name: p.address for p in local.cluster.status().processors}
 
     # Feeding --------------------------------------------------------------------------------------
 
+    def allow(self, share: float) -> None:
+        """Let rows flow up to a share of both tables."""
+        for feed in self.feeds:
+            feed.allow(share)
+
     def feed(self, share: float) -> None:
-        """Send rows of both tables, in small batches, up to a share of all."""
-        goal = int(share * self.tables[0].num_rows)
-        while self.fed_rows < goal and not self._stop.is_set():
-            for stream, table in zip(self.streams, self.tables, strict=True):
-                stream.send(table.slice(self.fed_rows, min(FEED_ROWS, goal - self.fed_rows)))
-            self.fed_rows = min(goal, self.fed_rows + FEED_ROWS)
+        """As `allow`; returns when the rows are routed."""
+        self.allow(share)
+        for feed in self.feeds:
+            until(feed.routed, "what was sent is routed")
 
-    def feed_meanwhile(self, share: float) -> None:
-        """As `feed`, in the background; what goes wrong there is for others to notice."""
-
-        def run() -> None:
-            with contextlib.suppress(DovetailError):  # a home that died, a query that failed
-                self.feed(share)
-
-        self._feeder = threading.Thread(target=run, daemon=True)
-        self._feeder.start()
-
-    def stop_feeding(self) -> None:
-        """End the feed in the background; the case is fed no more."""
-        self._stop.set()
-        if self._feeder is not None:
-            self._feeder.join(WAIT_S)
-
-    def await_feeder(self) -> None:
-        """Until the background feed is through."""
-        assert self._feeder is not None
-        self._feeder.join(WAIT_S)
-        assert not self._feeder.is_alive(), "the feed hangs"
+    def end_feeds(self) -> None:
+        """No more rows come."""
+        for feed in self.feeds:
+            feed.end()
 
     # Moving ---------------------------------------------------------------------------------------
 
@@ -195,8 +188,11 @@ class Case:
         """The groups that a processor owns."""
         return [p.group for p in self.query.partitions().partitions if p.owner == owner]
 
-    def move(self, sender: str, receiver: str) -> str:
-        """Begin to move half of the sender's groups; the id of the move."""
+    def move(self, sender: str, receiver: str, *, may_die: bool = False) -> str:
+        """Begin to move half of the sender's groups; the id of the move.
+
+        The manager may die of it, if so agreed; empty if it did before it could answer.
+        """
         groups = self.groups_of(sender)
         begun: list[str] = []
 
@@ -206,19 +202,33 @@ class Case:
             except Refusal as e:
                 if e.domain is not Domain.BUSY:
                     raise
+            except Unreachable:
+                if not may_die:
+                    raise
+                begun.append("")
             return bool(begun)
 
         until(begin, "a move begins")
         return begun[0]
 
-    def await_move(self, move: str) -> str:
-        """Until the move has ended; how."""
+    def await_moved(self, sender: str, receiver: str) -> None:
+        """Move half of the sender's groups, for sure; as often as it takes."""
+        until(
+            lambda: self._moved(self.move(sender, receiver)) == "completed", "a move is completed"
+        )
 
-        def outcome() -> str:
-            return next((m.outcome for m in self.query.moves() if m.id == move and m.ended_s), "")
+    def _moved(self, move: str) -> str:
+        until(lambda: bool(self.outcome(move)), "a move ends")
+        return self.outcome(move)
 
-        until(lambda: bool(outcome()), f"move {move} ends")
-        return outcome()
+    def outcome(self, move: str) -> str:
+        """How a move ended; empty if it has not."""
+        return next((m.outcome for m in self.query.moves() if m.id == move and m.ended_s), "")
+
+    def await_moves(self) -> set[str]:
+        """Until no move is under way; how they ended."""
+        until(lambda: all(m.ended_s for m in self.query.moves()), "moves end")
+        return {m.outcome for m in self.query.moves()}
 
     # Comparing ------------------------------------------------------------------------------------
 
@@ -229,12 +239,27 @@ class Case:
 
     def results_on_disk(self) -> pa.Table:
         """What every processor has written down, whoever lives."""
-        schema = pa.ipc.read_schema(pa.py_buffer(self.query.status().schema))
-        parts = [schema.empty_table()]
+        parts = [self.schema.empty_table()]
         for name in self.local.names:
             folder = self.local.data_dir / name / "results" / self.query.name
             parts += [pq.read_table(f) for f in sorted(folder.glob("segment-*.parquet"))]
         return pa.concat_tables(parts)
+
+    def rows_logged(self) -> int:
+        """Results that the cluster hands out."""
+        return self.query.results().to_arrow().num_rows
+
+    def rows_found(self) -> int:
+        """Results in the logs of all processors; asks no manager."""
+        read = Results(
+            self.query.name,
+            self.schema,
+            self.addresses,
+            self.local.cluster._channels,
+            offsets={},
+            follow=False,
+        )
+        return read.to_arrow().num_rows
 
     def check_sub_bag(self) -> int:
         """The results so far are among the results of all rows; their number."""
@@ -257,7 +282,7 @@ class Case:
         return cleaned.rows
 
     def _check(self, found: pa.Table) -> None:
-        left, right = (t.slice(0, self.fed_rows) for t in self.tables)
+        left, right = (f.table.slice(0, f.rows_routed) for f in self.feeds)
         assert self._differences(found, (left, right)) == (0, 0), "(missing, too many)"
 
     def _differences(self, found: pa.Table, tables: tuple[pa.Table, pa.Table]) -> tuple[int, int]:
@@ -271,6 +296,48 @@ class Case:
             ).fetchone()
         assert counts is not None
         return int(counts[0]), int(counts[1])
+
+
+class Feeding:
+    """One stream's rows, in small batches, as far as they are allowed to flow."""
+
+    def __init__(self, stream: Stream, table: pa.Table) -> None:
+        self.table = table
+        self.rows_routed = 0
+        self._stream = stream
+        self._allowed = 0
+        self._ended = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def allow(self, share: float) -> None:
+        """Let so much of the table flow."""
+        with self._changed:
+            self._allowed = int(share * self.table.num_rows)
+            self._changed.notify_all()
+
+    def routed(self) -> bool:
+        """Whether all that was allowed has arrived."""
+        return self.rows_routed >= self._allowed
+
+    def end(self) -> None:
+        """Send nothing more."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        self._thread.join(WAIT_S)
+        assert not self._thread.is_alive(), "the feed hangs"
+
+    def _run(self) -> None:
+        with contextlib.suppress(DovetailError):  # a home that died
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._ended or not self.routed())
+                    if self._ended:
+                        return
+                    rows = min(FEED_ROWS, self._allowed - self.rows_routed)
+                self.rows_routed += self._stream.send(self.table.slice(self.rows_routed, rows))
 
 
 def until(true: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
