@@ -38,6 +38,11 @@ class ByteQueue(Generic[T]):
         return self._held_bytes
 
     @property
+    def ended(self) -> bool:
+        """Whether the queue is closed: nobody waits any more."""
+        return self._closed
+
+    @property
     def ready(self) -> bool:
         """Whether `take` would return, or raise, at once."""
         return bool(self._items) or self._finished or self._closed

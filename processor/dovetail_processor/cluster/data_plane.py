@@ -20,7 +20,7 @@ from dovetail_processor.cluster.result_log import read_log
 from dovetail_processor.cluster.transit import decode
 from dovetail_processor.cluster.worker import Worker
 from dovetail_proto.arrow_bytes import from_bytes
-from dovetail_proto.errors import Domain, DovetailError, Refusal
+from dovetail_proto.errors import Domain, DovetailError, InputError, Refusal
 from dovetail_proto.feeds import (
     IngestAck,
     IngestBatch,
@@ -37,6 +37,9 @@ from dovetail_proto.wire import data as wire
 
 CHUNK_BYTES_MAX = 1 << 30
 """A chunk of a move: one group at least, and a group may be large."""
+
+INGEST_SHARE = 16
+"""A batch is at most this part of the memory limit: it must fit beside what is on its way."""
 
 INGEST_AHEAD = 4
 """Batches of one feed that may wait to be routed: one is routed while others are on their way."""
@@ -168,6 +171,13 @@ class DataPlane:
         self, m: IngestBatch, answers: queue.SimpleQueue[IngestAck | DovetailError | None]
     ) -> None:
         schema = self._worker.streams.get(m.stream).task.schema
+        largest = self._worker.memory_bytes // INGEST_SHARE
+        if len(m.payload) > largest:
+            raise InputError(
+                f"a batch for {m.stream!r} has {len(m.payload):,} bytes, more than the {largest:,} "
+                "that its home takes at once",
+                remedy="send smaller batches",
+            )
         batch = from_bytes(m.payload, schema, f"a batch for {m.stream!r}")
         sent = Sent(
             m.source, m.sequence, batch, lambda rows: answers.put(IngestAck(m.sequence, rows))

@@ -56,6 +56,9 @@ class Shell(Protocol):
     def wake(self) -> None:
         """Something changed that the worker should look at."""
 
+    def give_up(self, error: DovetailError) -> None:
+        """The processor cannot go on: end the process."""
+
     def beat(self) -> None:
         """Something changed that the manager should hear of: send a heartbeat now."""
 

@@ -27,7 +27,7 @@ class InputQueue:
         self.inbox = Inbox()
         self.inbox.grant(window_bytes)
         self._items: deque[tuple[int, pa.RecordBatch | Marker, int]] = deque()  # number, size
-        self._joining: tuple[int, int] | None = None  # number and size of the batch taken last
+        self._joining: list[tuple[int, int]] = []  # numbers and sizes of batches taken, unfinished
         self.held_bytes = 0
         """Bytes of the batches that wait or are being joined."""
         self.done_number = 0
@@ -50,11 +50,10 @@ class InputQueue:
         return 1 if self._items and isinstance(self._items[0][1], pa.RecordBatch) else 0
 
     def take(self) -> pa.RecordBatch:
-        """The next batch; the one before must be finished."""
-        assert self._joining is None
+        """The next batch."""
         number, batch, size_bytes = self._items.popleft()
         assert isinstance(batch, pa.RecordBatch)
-        self._joining = (number, size_bytes)
+        self._joining.append((number, size_bytes))
         return batch
 
     @property
@@ -63,17 +62,16 @@ class InputQueue:
         return self.ended and not self._items
 
     def finished(self) -> None:
-        """The batch that was taken is joined, and its results are out: its room is free again."""
-        if self._joining is not None:
-            number, size_bytes = self._joining
-            self._joining = None
+        """What was taken is joined, and its results are out: its room is free again."""
+        for number, size_bytes in self._joining:
             self.held_bytes -= size_bytes
             self.inbox.grant(size_bytes)
             self.done_number = number
+        self._joining.clear()
 
     def marker(self) -> Marker | None:
         """The marker at the front, taken out, if all before it is joined."""
-        if self._joining is not None or not self._items:
+        if self._joining or not self._items:
             return None
         number, item, _ = self._items[0]
         if isinstance(item, pa.RecordBatch):

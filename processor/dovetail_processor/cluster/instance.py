@@ -55,6 +55,7 @@ class Instance:
         disk: DiskSettings,
         clock: Callable[[], float],
         moving: Callable[[], bool],  # nodiskAdaptation: a move involves this processor
+        wake: Callable[[], None],  # the sink has room again
     ) -> None:
         self.plan = plan
         self.store = store
@@ -64,7 +65,7 @@ class Instance:
         self.live = np.zeros(plan.partitions, np.bool_)
         self.live[live] = True
         self.queues = [InputQueue(bounds.window) for _ in plan.inputs]
-        self.sink = BackgroundSink(sink, bounds.shares.output)
+        self.sink = BackgroundSink(sink, bounds.shares.output, wake)
         joined, results = Arc(bounds.shares.output), Arc(bounds.shares.output)
         self._arcs = [joined, results]
         self.pusher: Pusher | None = None
@@ -79,7 +80,7 @@ class Instance:
             clock=clock,
             owns=self._check_live,
         )
-        self._deliver = Deliver(results, self.sink)
+        self._deliver = Deliver(results, self.sink, waits=False)
         self._nodes: list[Node] = [
             self._deliver,
             Evaluate(above_join(plan), joined, results),

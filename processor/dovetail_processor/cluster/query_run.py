@@ -73,6 +73,7 @@ class QueryRun:
             disk=task.disk,
             clock=clock,
             moving=lambda: not self.duties.participant.may_push(),
+            wake=shell.wake,
         )
         self.duties = Duties(task, here, self.splits, self.instance, shell)
         self.stage = Stage.RUNNING

@@ -151,6 +151,11 @@ class ProcessorServer:
         """See Shell."""
         self._worker.post(lambda: None)
 
+    def give_up(self, error: DovetailError) -> None:
+        """See Shell."""
+        self._cause = error
+        self._over.set()
+
     def beat(self) -> None:
         """See Shell."""
         self._beat_now.set()
@@ -179,7 +184,7 @@ class ProcessorServer:
                 except grpc.RpcError as e:
                     error = raised(e)
                     if not isinstance(error, Unreachable):
-                        self._give_up(error)
+                        self._refused(error)
                 self._line = None
                 line.put(None)
                 self._over.wait(RETRY_S)
@@ -221,12 +226,12 @@ class ProcessorServer:
         self._incarnation = time.time_ns()
         self.tell_manager(self._join_message())
 
-    def _give_up(self, error: DovetailError) -> None:
+    def _refused(self, error: DovetailError) -> None:
+        """The manager does not take this processor in."""
         if isinstance(error, Refusal) and error.domain is Domain.MEMBER and "is over" in str(error):
             self._let_go()
             return
-        self._cause = error
-        self._over.set()
+        self.give_up(error)
 
     def _beat(self) -> None:
         """Tell the manager about once a second how it goes."""

@@ -149,6 +149,9 @@ class Worker:
                     self._tick()
                 self._work()
                 self._answer_waiters()
+        except Exception as e:  # what is half done cannot be gone on with: better dead than wrong
+            log.exception("defect", processor=self.here)
+            self._shell.give_up(DovetailError(f"defect: {type(e).__name__}: {e}"))
         finally:
             self._stopped.set()
             for run in self.runs.values():
@@ -169,7 +172,10 @@ class Worker:
                 return True
             if event is None:
                 return False
-            event()
+            try:
+                event()
+            except DovetailError as e:
+                log.warning("refused", processor=self.here, cause=str(e))
             wait_s = 0.0
 
     def _busy(self) -> bool:

@@ -33,6 +33,11 @@ class Arc:
         """Whether nothing is there and nothing will come."""
         return self.ended and not self._batches
 
+    @property
+    def first_bytes(self) -> int:
+        """Bytes of the batch that `take` would remove."""
+        return self._batches[0][1]
+
     def __len__(self) -> int:
         return len(self._batches)
 

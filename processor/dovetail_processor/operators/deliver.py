@@ -7,18 +7,24 @@ from dovetail_processor.sinks import BackgroundSink
 
 
 class Deliver:
-    """Writes batches from `source` to `sink`; a sink that is behind makes the whole graph wait."""
+    """Writes batches from `source` to `sink`; a sink that is behind makes the whole graph wait.
 
-    def __init__(self, source: Arc, sink: BackgroundSink) -> None:
+    `waits` in the sink, or is not ready while the sink has no room: then others can get on.
+    """
+
+    def __init__(self, source: Arc, sink: BackgroundSink, *, waits: bool = True) -> None:
         self._source = source
         self._sink = sink
+        self._waits = waits
         self.rows = 0
         """Results handed to the sink."""
 
     @property
     def ready(self) -> bool:
-        """Whether there is a batch."""
-        return len(self._source) > 0
+        """Whether there is a batch, and room for it."""
+        if not len(self._source):
+            return False
+        return self._waits or self._sink.has_room(self._source.first_bytes)
 
     @property
     def finished(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 
 import pyarrow as pa
 
@@ -23,14 +24,17 @@ class BackgroundSink:
     by `close`; batches written in between are lost with it. Use from one thread.
     """
 
-    def __init__(self, sink: Sink, bound_bytes: int) -> None:
+    def __init__(
+        self, sink: Sink, bound_bytes: int, written: Callable[[], None] | None = None
+    ) -> None:
+        """`written` is called in the background whenever a batch has been written."""
         self._sink = sink
         self._bound_bytes = bound_bytes
         self._queue: ByteQueue[pa.RecordBatch | threading.Event] = ByteQueue()
         self._failure: list[BaseException] = []  # at most one; filled by the thread as it ends
         # The thread must not refer to this object, or a lost sink would keep it for ever.
         self._thread = threading.Thread(
-            target=_drain, args=(self._queue, sink, self._failure), name="sink"
+            target=_drain, args=(self._queue, sink, self._failure, written), name="sink"
         )
         weakref.finalize(self, self._queue.close)
         self._thread.start()
@@ -39,6 +43,10 @@ class BackgroundSink:
     def held_bytes(self) -> int:
         """Bytes on the way and in the inner sink."""
         return self._queue.held_bytes + self._sink.held_bytes
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether `write` would not wait for a batch of this size; true also if it would raise."""
+        return self._queue.ended or self._queue.held_bytes <= max(0, self._bound_bytes - size_bytes)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Hand over `batch`; waits for room. Raises what the inner sink raised before."""
@@ -75,7 +83,10 @@ class BackgroundSink:
 
 
 def _drain(
-    queue: ByteQueue[pa.RecordBatch | threading.Event], sink: Sink, failure: list[BaseException]
+    queue: ByteQueue[pa.RecordBatch | threading.Event],
+    sink: Sink,
+    failure: list[BaseException],
+    written: Callable[[], None] | None,
 ) -> None:
     try:
         while (taken := queue.take()) is not None:
@@ -89,6 +100,10 @@ def _drain(
             finally:
                 del item, taken
                 queue.release(size_bytes)
+            if written is not None:
+                written()
     except BaseException as e:  # whatever it is, the thread that writes must see it
         failure.append(e)
         queue.close()
+        if written is not None:
+            written()
