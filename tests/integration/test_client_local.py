@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,7 +19,7 @@ import dovetail
 from dovetail.processes import ClusterStartError
 from dovetail_proto.errors import Refusal
 from dovetail_proto.transport import Unreachable
-from kit.clusters import PAIR_SQL, pair, same_bag, small_cluster
+from kit.clusters import PAIR_SQL, gone, pair, same_bag, small_cluster
 
 WAIT_S = 60.0
 
@@ -41,14 +40,6 @@ def until(true: Callable[[], bool]) -> None:
             return
         patience.wait(0.1)
     raise AssertionError("waited in vain")
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended."""
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "Ctrl-C"])

@@ -6,6 +6,7 @@ from typing import Any
 
 import duckdb
 import numpy as np
+import psutil
 import pyarrow as pa
 
 from dovetail.local_cluster import LocalCluster
@@ -48,3 +49,11 @@ def same_bag(found: pa.Table, sql: str, **tables: pa.Table) -> bool:
     assert counts is not None
     assert counts[0] > 0
     return counts[1:] == (0, 0)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True

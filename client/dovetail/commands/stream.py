@@ -88,7 +88,7 @@ def end(name: StreamName, *, url: Url = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json(status)
     else:
-        print(f"stream {name} ended after {format_count(status.rows)} rows")
+        print(f"stream {name} has ended")
 
 
 @stream.command("list")
@@ -146,10 +146,11 @@ def feed(
         batches = _batches(source, rows_per_s)
         with _progress(name, source.rows_total, quiet=as_json) as tell:
             rows = target.send(pa.RecordBatchReader.from_batches(source.schema, batches), tell)
-        status = target.end() if end_after else target.status()
+        if end_after:
+            target.end()
     seconds = time.monotonic() - began_s
     if as_json:
-        print_json({"stream": name, "rows": rows, "seconds": seconds, "stream_rows": status.rows})
+        print_json({"stream": name, "rows": rows, "seconds": seconds})
         return
     print(f"{format_count(rows)} rows in {seconds:.1f} s ({format_count(round(rows / seconds))}/s)")
 
