@@ -101,6 +101,10 @@ class FaultyCluster(LocalCluster):
         alive = {p.name for p in self.cluster.status().processors if p.state == "alive"}
         return alive >= set(self.names)
 
+    def incarnation(self, name: str) -> int:
+        """Which one of a processor the manager knows."""
+        return next(p.incarnation for p in self.cluster.status().processors if p.name == name)
+
     def stream_at(self, home: str, schema: pa.Schema, taken: set[str]) -> Stream:
         """A stream that is at home at a processor: one that is not `taken`, or a new one."""
         while True:
@@ -210,6 +214,12 @@ class Case:
 
         until(begin, "a move begins")
         return begun[0]
+
+    def begin_move(self, sender: str, receiver: str) -> None:
+        """As `move`, without waiting for an answer: the manager may be stopped before it."""
+        groups = self.groups_of(sender)
+        args = (groups[: max(1, len(groups) // 2)], receiver)
+        threading.Thread(target=self.query.move, args=args, daemon=True).start()
 
     def await_moved(self, sender: str, receiver: str) -> None:
         """Move half of the sender's groups, for sure; as often as it takes."""
