@@ -27,6 +27,10 @@ MESSAGE_BYTES_MAX = 68 << 20
 KEEPALIVE_S = 5
 """A peer that does not answer for so long is taken as gone: the call fails and is made anew."""
 
+CONNECT_S = 3
+"""What making a connection may take: three round trips on a slow link, one packet lost (TCP sends
+it again after a second). A refused connection is tried again after 0.1 s all the same."""
+
 OPTIONS = [
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -36,7 +40,7 @@ OPTIONS = [
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_S * 500),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", CONNECT_S * 1000),  # in truth: what an attempt may take
     ("grpc.max_reconnect_backoff_ms", 2000),
     ("grpc.so_reuseport", 0),  # two servers on one port would share its calls
 ]

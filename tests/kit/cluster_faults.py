@@ -63,6 +63,7 @@ class FaultyCluster(LocalCluster):
         self.faults = self.data_dir / "faults"
         self.faults.mkdir(parents=True)
         self.namespaces: dict[str, str] = {}  # of processes that are not in ours
+        self.hosts: dict[str, str] = {}  # where those listen
 
     def arm(self, name: str, point: str, signal_name: str = "SIGKILL") -> None:
         """Have a process send itself a signal the next time that it comes to `point`."""
@@ -121,6 +122,8 @@ class FaultyCluster(LocalCluster):
         written = self.data_dir / "specs" / f"{name}.json"
         for folder in (log.parent, written.parent):
             folder.mkdir(parents=True, exist_ok=True)
+        if name in self.hosts:
+            spec = {**spec, "listen": f"{self.hosts[name]}:0"}
         written.write_text(json.dumps(spec), encoding="utf-8")
         env = {"DOVETAIL_TOKEN": self.token, "DOVETAIL_READ_TOKEN": ""}
         namespace = self.namespaces.get(name, "")
@@ -281,17 +284,18 @@ class Case:
     def check_so_far(self) -> None:
         """What is joined so far is the join of what was fed, nothing having been spilled."""
         self.query.wait(WAIT_S)
-        self._check(self.query.results().to_arrow())
+        self.check(self.query.results().to_arrow())
 
     def check_closed(self, folder: Path) -> int:
         """Close the query: run and clean-up together are the join. How much the clean-up made."""
         self.query.close(WAIT_S)
         cleaned = self.query.cleanup(folder, on="local")
         files = [pq.read_table(f, partitioning=None) for f in sorted(folder.rglob("*.parquet"))]
-        self._check(pa.concat_tables([self.query.results().to_arrow(), *files]))
+        self.check(pa.concat_tables([self.query.results().to_arrow(), *files]))
         return cleaned.rows
 
-    def _check(self, found: pa.Table) -> None:
+    def check(self, found: pa.Table) -> None:
+        """These are the results of all rows that were routed."""
         left, right = (f.table.slice(0, f.rows_routed) for f in self.feeds)
         assert self._differences(found, (left, right)) == (0, 0), "(missing, too many)"
 

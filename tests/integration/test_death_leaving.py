@@ -1,0 +1,102 @@
+"""A processor leaves in order while rows arrive: drained, closed, let go, and nothing is missing.
+
+What it spilled is a part of the clean-up, what it found a part of the results; and it may come
+back while the query still runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kit.cluster_faults import SHORT_MEMORY, Case, FaultyCluster, until
+
+
+@pytest.fixture
+def local() -> Iterator[FaultyCluster]:
+    """A cluster of three."""
+    with FaultyCluster(processors=3) as made:
+        yield made
+
+
+def state_of(local: FaultyCluster, name: str) -> str:
+    """What the manager says of a processor."""
+    return next(p.state for p in local.cluster.status().processors if p.name == name)
+
+
+def test_a_leaver_is_drained_under_load_and_its_spilled_state_is_cleaned_up(
+    local: FaultyCluster, tmp_path: Path
+) -> None:
+    """Its process ends by itself, and run and clean-up together are DuckDB's."""
+    files = tmp_path / "files"
+    case = Case(local, "leaves", home="p1", results=files, **SHORT_MEMORY)
+    logged = Case(local, "logged", home="p2", rows=600)
+    for one in (case, logged):
+        one.feed(0.5)
+    until(lambda: any(i.pushes for i in on(case, "p3")), "p3 has pushed")
+    case.allow(1.0)
+    local.cluster.leave("p3")
+    until(lambda: state_of(local, "p3") == "left", "p3 has left")
+    assert not case.groups_of("p3")
+    until(lambda: not local.processes["p3"].running, "its process has ended")
+    for one in (case, logged):
+        one.feed(1.0)
+        one.query.close()
+    assert case.query.cleanup(files, on="local").rows > 0
+    case.check(
+        pa.concat_tables(pq.read_table(f, partitioning=None) for f in files.rglob("*.parquet"))
+    )
+    logged.check(logged.results_on_disk())
+
+
+@pytest.mark.parametrize("disk", ["files", "log"])
+def test_a_leaver_that_comes_back_takes_part_in_the_query_again(
+    local: FaultyCluster, disk: str, tmp_path: Path
+) -> None:
+    """What it found and spilled before stays, beside what it finds and spills now."""
+    files = tmp_path / "files"
+    case = Case(
+        local,
+        "returns",
+        home="p1",
+        **SHORT_MEMORY,
+        **({"results": files} if disk == "files" else {}),
+    )
+    case.feed(0.4)
+    until(lambda: any(i.pushes for i in on(case, "p3")), "p3 has pushed")
+    local.cluster.leave("p3")
+    until(lambda: state_of(local, "p3") == "left", "p3 has left")
+    until(lambda: not local.processes["p3"].running, "its process has ended")
+    case.feed(0.6)
+    local.restart_dead()
+    case.await_moved("p1", "p3")
+    case.feed(1.0)
+    if disk == "log":
+        assert case.check_closed(files) > 0
+    else:
+        case.query.close()
+        assert case.query.cleanup(files, on="local").rows > 0
+        found = [pq.read_table(f, partitioning=None) for f in files.rglob("*.parquet")]
+        case.check(pa.concat_tables(found))
+
+
+def test_a_leaver_that_dies_while_it_is_drained_fails_the_query(local: FaultyCluster) -> None:
+    """What it still owned is lost; the results so far are right."""
+    case = Case(local, "half", home="p1")
+    case.feed(0.5)
+    local.arm("p3", "before ships")
+    local.cluster.leave("p3")
+    local.await_fault("p3")
+    assert case.await_failure().startswith("processor p3 died")
+    case.end_feeds()
+    case.check_sub_bag()
+
+
+def on(case: Case, name: str) -> list[Any]:
+    """What a processor reports of the query."""
+    return [i for i in case.query.status().instances if i.processor == name]
