@@ -1,0 +1,147 @@
+"""What the distributed experiments feed, judge and write; whole runs are made on demand only."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dovetail_bench import experiments
+from dovetail_bench.experiments import alternating, s4_cleanup, s4_fig07, s4_fig14, s4_fig16
+from dovetail_bench.experiments import s4_fig21 as fig21
+from dovetail_bench.experiments.experiment import Experiment
+from dovetail_bench.experiments.owned_workload import OwnedWorkload
+from dovetail_bench.experiments.page import filled
+from dovetail_proto.partitioning import canonical_keys, partition_ids
+
+
+def _classes(streams: OwnedWorkload, stream: int = 0) -> np.ndarray[Any, Any]:
+    keys = streams.table(stream)["k"].combine_chunks()
+    hashes = canonical_keys([keys], [keys.type]).hashes
+    return streams.class_of(partition_ids(hashes, streams.partitions).astype(np.int64))
+
+
+def test_every_distributed_experiment_is_listed_with_a_title() -> None:
+    """`dovetail experiments list` shows them."""
+    assert set(experiments.DISTRIBUTED) <= set(experiments.NAMES)
+    assert all(experiments.find(name).TITLE for name in experiments.DISTRIBUTED)
+
+
+def test_partitions_of_each_machine_get_ten_times_more_by_turns() -> None:
+    """Five minutes the first, ten the second, and so on, in every stream."""
+    streams = alternating.load().workload
+    assert isinstance(streams, OwnedWorkload)
+    classes = _classes(streams)
+    per_minute = 60_000 // alternating.TUPLE_MS
+    for i, (a, b) in enumerate(pairwise(alternating.PHASES)):
+        counts = Counter(classes[a * per_minute : b * per_minute].tolist())
+        assert counts[i % 2] / counts[1 - i % 2] == pytest.approx(10, rel=0.01)
+
+
+def test_a_class_of_partitions_has_the_join_ratio_of_its_machine() -> None:
+    """In one tuple range each of its keys comes as often as the ratio says."""
+    streams = OwnedWorkload(
+        rows=3_000, tuple_range=3_000, shares=(1, 1, 1), join_ratios=(4, 1, 1), seed=7
+    )
+    keys = streams.table(1)["k"].to_numpy()
+    classes = _classes(streams, 1)
+    for c, ratio in enumerate((4, 1, 1)):
+        assert set(Counter(keys[classes == c].tolist()).values()) == {ratio}
+    assert streams.table(1) == streams.table(1)
+
+
+def _points(series: str, results: list[int], **more: Any) -> list[dict[str, Any]]:
+    return [
+        {"series": series, "paper_minutes": float(i), "results": n, "pushes": 0} | more
+        for i, n in enumerate(results)
+    ]
+
+
+def test_moves_are_judged_by_their_numbers_and_by_what_they_cost() -> None:
+    """Many more at 90 % than at 50 %, and no line far behind the one without moves."""
+    found = Experiment("s4-fig14", "", {"run_s": 4})
+    for line, moves in zip(s4_fig14.LINES, (0, 2, 24), strict=True):
+        found.rows += _points(line.series, [0, 100, 200, 300, 390 if moves == 24 else 400])
+        found.totals.append({"series": line.series, "moves": moves})
+    s4_fig14.judge(found)
+    assert [c.holds for c in found.claims] == [True, True]
+    assert found.claims[0].ours == "24 moves at 90 %, 2 at 50 %"
+    assert "90%-Difference -2.5 %" in found.claims[1].ours
+
+
+def test_a_plan_that_never_stops_for_want_of_memory_is_told_so() -> None:
+    """The paper's second machine stops; where ours does not, the statement does not hold."""
+    found = Experiment("s4-fig7", "", {"run_s": 4})
+    for line in s4_fig07.LINES:
+        found.rows += _points(line.series, [0, 100, 200, 300, 400])
+        stop = 25.2 if line.series == "M1" else None
+        found.totals.append({"series": line.series, "stopped_at_minute": stop})
+    s4_fig07.judge(found)
+    assert [c.holds for c in found.claims] == [True, False, True]
+    assert found.claims[1].ours == "runs to the end"
+
+
+def test_memory_is_balanced_if_the_smaller_machine_has_most_of_the_larger() -> None:
+    """And alternates without moves if the lead changes."""
+    found = Experiment("s4-fig16", "", {})
+    memory = {
+        s4_fig16.WITHOUT: ([10, 10, 20, 20], [5, 15, 15, 30]),
+        s4_fig16.WITH: ([9, 12, 17, 25], [9, 13, 18, 25]),
+    }
+    for series, machines in memory.items():
+        for machine, sizes in enumerate(machines, start=1):
+            found.rows += [{"series": f"{series}-M{machine}", "memory_bytes": n} for n in sizes]
+    s4_fig16.judge(found)
+    assert [c.holds for c in found.claims] == [True, True]
+
+
+def test_active_disk_has_to_fall_behind_and_to_overtake() -> None:
+    """Both halves of the statement are judged by themselves."""
+    found = Experiment("s4-fig21", "", {})
+    found.rows += _points(fig21.LAZY, [0, 100, 200, 300])
+    found.rows += _points(fig21.ACTIVE, [0, 100, 150, 400], pushes=1)
+    found.totals += [
+        {"series": fig21.ACTIVE, "results_run": 400},
+        {"series": fig21.LAZY, "results_run": 300},
+    ]
+    fig21.judge(found)
+    assert [c.holds for c in found.claims] == [True, True]
+    assert "-25.0 %" in found.claims[0].ours
+
+
+def test_the_page_is_written_anew_between_its_marks_alone(tmp_path: Path) -> None:
+    """Words and places without figures stay; statements and totals are tables."""
+    found = Experiment("s4-cleanup", "", {})
+    for line, ms in zip(s4_cleanup.LINES, (400.0, 1600.0), strict=True):
+        found.totals.append(
+            {
+                "series": line.series,
+                "results_run": 1000,
+                "stopped_at_minute": None,
+                "moves": 2,
+                "moved_bytes": 3_000_000,
+                "pushes": 3,
+                "pushes_by_processor": {"p1": 1, "p2": 2},
+                "results_left": 5_000,
+                "cleanup_ms": ms,
+                "cleanup_ms_by_processor": {"p1": ms, "p2": 10.0},
+                "cleanup_together_ms": 99.0,
+            }
+        )
+    s4_cleanup.judge(found)
+    (tmp_path / "s4-cleanup.json").write_text(json.dumps(found.to_dict()))
+    marks = "\n".join(
+        f"words about {name}\n<!-- {name} -->\nbefore\n<!-- /{name} -->"
+        for name in ("statements", "s4-fig6", "s4-cleanup")
+    )
+    page = filled(marks, tmp_path)
+    assert page.count("before") == 1
+    assert "words about statements\n" in page
+    assert "(4.0 : 1) | *holds* |" in page
+    assert "| Lazy-Disk | 1,000 | – | 2 | 3.0 MB | p1 1, p2 2 | 5,000 |" in page
+    assert filled(page, tmp_path) == page
