@@ -181,9 +181,7 @@ def _tables(seen: dict[str, Any]) -> list[Any]:
         (
             p.name,
             f"{p.state}: {p.cause}" if p.cause else p.state,
-            _bar(p.used_bytes, p.memory_limit_bytes),
-            format_bytes(p.used_bytes),
-            format_bytes(p.memory_limit_bytes),
+            f"{format_bytes(p.used_bytes)} / {format_bytes(p.memory_limit_bytes)}",
             p.groups,
             round(p.rate),
             format_bytes(p.rss_bytes),
@@ -204,7 +202,7 @@ def _tables(seen: dict[str, Any]) -> list[Any]:
         )
         for q in seen["queries"]
     ]
-    columns = ("processor", "state", "memory", "used", "of", "groups", "out/s", "process", "cpu")
+    columns = ("processor", "state", "memory", "groups", "out/s", "process", "cpu")
     parts = [table(columns, processors)]
     if streams:
         parts.append(table(("stream", "rows", "state", "home"), streams))
@@ -243,11 +241,6 @@ def _show_query(q: a.QueryStatus) -> None:
             for i in q.instances
         ],
     )
-
-
-def _bar(part: int, whole: int) -> str:
-    filled = round(10 * min(1.0, part / whole)) if whole else 0
-    return "█" * filled + "░" * (10 - filled)
 
 
 def _ranges(numbers: Sequence[int]) -> str:
