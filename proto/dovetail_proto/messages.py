@@ -247,7 +247,7 @@ class QueryLoad:
     results: int = 0  # rows handed to the sink
     checksum: int = 0  # order-free, of those, mod 2**64
     pushes: int = 0
-    spilled_groups: int = 0  # groups pushed, each counted once per push
+    spilled_groups: int = 0  # groups that this processor pushed at least once
     queued_bytes: int = 0  # on links, in queues and held back
     peak_state_bytes: int = 0
     stage: Stage = Stage.RUNNING

@@ -37,8 +37,12 @@ class Pusher:
         """Pushes committed."""
         self.spilled_bytes = 0
         """Bytes of their files."""
-        self.spilled_groups = 0
-        """Groups pushed, each counted once per push."""
+        self._groups: set[int] = set()  # pushed at least once
+
+    @property
+    def spilled_groups(self) -> int:
+        """Groups that were pushed at least once."""
+        return len(self._groups)
 
     @property
     def busy(self) -> bool:
@@ -75,7 +79,7 @@ class Pusher:
                     raise news
                 self.pushes += 1
                 self.spilled_bytes += news.bytes
-                self.spilled_groups += len(news.groups)
+                self._groups.update(news.groups)
         return freed
 
     def finish(self) -> None:
