@@ -21,7 +21,7 @@ SEEDS ?= 1000-1999
 # Extra words for pytest, e.g. `make test ARGS="-k spill"`.
 ARGS ?=
 
-.PHONY: help setup demo test lint unit fmt bench bench-full sim proto clean
+.PHONY: help setup demo test lint unit fmt bench bench-full sim compose-test proto clean
 
 help: ## Show this list
 	@echo "Dovetail: joins several live streams exactly, even when the state outgrows memory."
@@ -67,6 +67,9 @@ bench-full: setup ## All benchmarks at the sizes that docs/benchmarks.md speaks 
 
 sim: setup ## The cluster's protocols under simulated delays, losses and crashes
 	@$(BIN)/python tests/kit/sim_main.py --seeds $(SEEDS) --jobs $(WORKERS) $(ARGS)
+
+compose-test: setup ## The compose cluster from nothing to an exact answer, where Docker runs
+	@$(BIN)/python deploy/compose_test.py
 
 proto: setup ## Generate the wire stubs from proto/dovetail_proto/v1/*.proto
 	@$(BIN)/python -m grpc_tools.protoc --proto_path=proto --python_out=proto --pyi_out=proto \
