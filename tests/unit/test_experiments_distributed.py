@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from dovetail_bench import experiments
 from dovetail_bench.experiments import alternating, s4_cleanup, s4_fig07, s4_fig14, s4_fig16
+from dovetail_bench.experiments import cluster_runs as runs
 from dovetail_bench.experiments import s4_fig21 as fig21
 from dovetail_bench.experiments.experiment import Experiment
 from dovetail_bench.experiments.owned_workload import OwnedWorkload
 from dovetail_bench.experiments.page import filled
+from dovetail_bench.workloads import RangeWorkload
 from dovetail_proto.partitioning import canonical_keys, partition_ids
 
 
@@ -53,6 +57,24 @@ def test_a_class_of_partitions_has_the_join_ratio_of_its_machine() -> None:
     for c, ratio in enumerate((4, 1, 1)):
         assert set(Counter(keys[classes == c].tolist()).values()) == {ratio}
     assert streams.table(1) == streams.table(1)
+
+
+def test_a_short_run_on_real_processes_loses_no_result_between_run_and_clean_up() -> None:
+    """What moves, pushes and the clean-up of each store leave is the join, counted by its keys."""
+    line = replace(s4_cleanup.LINES[0], memory_bytes=4_000_000)
+    found = Experiment("short", "", {})
+    streams = RangeWorkload(rows=28_000, tuple_range=20_000, seed=3)
+    with patch.object(runs, "LENGTH", 0.04):
+        load = runs.Load(streams, s4_cleanup.MINUTES, s4_cleanup.TUPLE_MS)
+        runs.run_lines(found, load, (line,), finish=s4_cleanup.clean_up_each)
+    counts = [Counter(streams.table(i)["k"].to_pylist()) for i in range(3)]
+    (total,) = found.totals
+    assert total["pushes"] > 0
+    assert total["results_run"] + total["results_left"] == sum(
+        n * counts[1][k] * counts[2][k] for k, n in counts[0].items()
+    )
+    assert sum(total["left_by_processor"].values()) == total["results_left"]
+    assert {r["series"] for r in found.rows} == {line.series}
 
 
 def _points(series: str, results: list[int], **more: Any) -> list[dict[str, Any]]:

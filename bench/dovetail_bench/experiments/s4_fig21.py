@@ -15,22 +15,29 @@ MINUTES = 60
 TUPLE_MS = 30
 RATIOS = (4, 1, 1)
 
-STATE_BYTES = 20_000_000
+STATE_BYTES = 15_000_000
 """What all tuples take."""
 
-THRESHOLD_BYTES = STATE_BYTES // 6
-LIMIT_BYTES = limit_for(THRESHOLD_BYTES)
-"""The three together hold half of the state before they push by themselves."""
-
-EXPECTED_BYTES = STATE_BYTES + 3 * (LIMIT_BYTES - THRESHOLD_BYTES)
-"""M_query, so that M_query − M_cluster is what state exceeds the three thresholds by: limits cover
-more than state."""
-
 ACTIVE, LAZY = "Active-Disk", "Lazy-Disk"
-LINES = (
-    Line(ACTIVE, 3, "active-disk", LIMIT_BYTES, expected_bytes=EXPECTED_BYTES),
-    Line(LAZY, 3, "lazy-disk", LIMIT_BYTES),
-)
+
+
+def lines(threshold_bytes: int, suffix: str = "") -> tuple[Line, Line]:
+    """Both policies, with pushes from so many bytes a machine.
+
+    M_query is such that M_query − M_cluster is what state exceeds the three thresholds by: limits
+    cover more than state.
+    """
+    limit_bytes = limit_for(threshold_bytes)
+    expected_bytes = STATE_BYTES + 3 * (limit_bytes - threshold_bytes)
+    return (
+        Line(ACTIVE + suffix, 3, "active-disk", limit_bytes, expected_bytes=expected_bytes),
+        Line(LAZY + suffix, 3, "lazy-disk", limit_bytes),
+    )
+
+
+LINES = (*lines(2_200_000), *lines(3_300_000, "-2/3"))
+"""The paper does not say how short memory is, and it matters: the statements are judged with
+memory for 44 % of the state, and lines with memory for 2/3 of it stand beside."""
 
 
 def run() -> Experiment:
