@@ -78,13 +78,13 @@ def local() -> Iterator[FaultyCluster]:
 @pytest.fixture(scope="module")
 def bystander(local: FaultyCluster) -> Case:
     """A query that only p4 has a part in; it lives through all tests of this file."""
-    return Case(local, "bystander", home="p4", weights=(0, 0, 0, 1), rows=6_000)
+    return Case(local, "bystander", home="p4", weights=(0, 0, 0, 1), rows=3_000)
 
 
 def goes_on(bystander: Case) -> None:
     """It takes rows in, and what it finds is exact."""
     routed = bystander.feeds[0].rows_routed
-    bystander.feed((routed + 60) / bystander.tables[0].num_rows)
+    bystander.feed((routed + 10) / bystander.tables[0].num_rows)
     bystander.check_so_far()
 
 
@@ -142,6 +142,7 @@ def test_a_receiver_that_owned_nothing_may_die_before_the_commit(
     local.await_fault("p2")
     if back == "at once":
         local.restart_dead()
+    case.may_fail = point in SAID
     outcomes = case.await_moves()
     # What it said last may have arrived before it died: then it owned groups.
     if point in SAID and outcomes != {"rolled back"}:

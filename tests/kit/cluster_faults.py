@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -35,8 +36,8 @@ from kit.nursery import Forked, the_nursery
 WAIT_S = 60.0
 """For anything to happen, on a machine that is busy with other tests."""
 
-DEAD_AFTER_S = 2.0
-"""Short, and still twenty heartbeats."""
+DEAD_AFTER_S = 4.0
+"""Short, and still forty heartbeats: a machine that is busy with other tests kills nobody."""
 
 SHORT_MEMORY = {"policy": "disk", "spill_threshold": 0.0008}
 """Makes a query push to disk again and again with the few rows of a test."""
@@ -81,8 +82,10 @@ class FaultyCluster(LocalCluster):
         return (self.faults / f"{name}.met").exists()
 
     def await_fault(self, name: str) -> None:
-        """Until the process came to the point."""
+        """Until the process came to the point, and is dead or stopped."""
         until(lambda: self.fault_met(name), f"{name} comes to its fault")
+        pid = self.processes[name].pid
+        until(lambda: not self.processes[name].running or _stopped(pid), f"{name} got its signal")
 
     def send_signal(self, name: str, number: int) -> None:
         """A signal to a process."""
@@ -149,6 +152,7 @@ class Case:
     ) -> None:
         """Declare streams at home at `home`, submit the query; nothing is fed yet."""
         self.local = local
+        self.may_fail = False  # whether a move that ended with its query is no surprise
         self.tables = pair(seed, rows=rows, keys=150)
         running = {
             i.stream for q in local.cluster.queries() if q.state != "failed" for i in q.inputs
@@ -241,7 +245,9 @@ class Case:
     def await_moves(self) -> set[str]:
         """Until no move is under way; how they ended."""
         until(lambda: all(m.ended_s for m in self.query.moves()), "moves end")
-        return {m.outcome for m in self.query.moves()}
+        ended = {m.outcome for m in self.query.moves()}
+        assert "failed" not in ended or self.may_fail, self.query.status().cause
+        return ended
 
     # Comparing ------------------------------------------------------------------------------------
 
@@ -328,7 +334,8 @@ class Feeding:
     def allow(self, share: float) -> None:
         """Let so much of the table flow."""
         with self._changed:
-            self._allowed = int(share * self.table.num_rows)
+            self._allowed = round(share * self.table.num_rows)
+            assert self._allowed <= self.table.num_rows, "there are not so many rows"
             self._changed.notify_all()
 
     def routed(self) -> bool:
@@ -352,6 +359,13 @@ class Feeding:
                         return
                     rows = min(FEED_ROWS, self._allowed - self.rows_routed)
                 self.rows_routed += self._stream.send(self.table.slice(self.rows_routed, rows))
+
+
+def _stopped(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    except psutil.NoSuchProcess:
+        return False
 
 
 def until(true: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
