@@ -150,6 +150,7 @@ def test_the_page_is_written_anew_between_its_marks_alone(tmp_path: Path) -> Non
                 "pushes": 3,
                 "pushes_by_processor": {"p1": 1, "p2": 2},
                 "results_left": 5_000,
+                "left_by_processor": {"p1": 4_000, "p2": 1_000},
                 "cleanup_ms": ms,
                 "cleanup_ms_by_processor": {"p1": ms, "p2": 10.0},
                 "cleanup_together_ms": 99.0,
@@ -165,5 +166,5 @@ def test_the_page_is_written_anew_between_its_marks_alone(tmp_path: Path) -> Non
     assert page.count("before") == 1
     assert "words about statements\n" in page
     assert "(4.0 : 1) | *holds* |" in page
-    assert "| Lazy-Disk | 1,000 | – | 2 | 3.0 MB | p1 1, p2 2 | 5,000 |" in page
+    assert "| Lazy-Disk | 1,000 | – | 2 | 3.0 MB | p1 1, p2 2 | 5,000: p1 4,000, p2 1,000 |" in page
     assert filled(page, tmp_path) == page

@@ -2,7 +2,8 @@
 
 Reads docs/experiments/*.json and rewrites what stands between the page's `<!-- name -->` and
 `<!-- /name -->` marks: `statements` is the table of the paper's statements, the name of an
-experiment its totals. Words, and places whose experiment was not run yet, stay as they are.
+experiment its plot and totals. Words stay as they are, and so do places whose experiment was not
+run yet.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def filled(page: str, folder: Path = FOLDER) -> str:
         if name == STATEMENTS and found:
             text = _statements(found)
         elif name in found:
-            text = _totals(found[name]["totals"])
+            plot = f"![{found[name]['title']}]({FOLDER.name}/{name}.png)"
+            text = f"{plot}\n\n{_totals(found[name]['totals'])}"
         else:
             return match[0]
         return f"<!-- {name} -->\n{text}\n<!-- /{name} -->"
@@ -69,11 +71,18 @@ def _totals(totals: list[dict[str, Any]]) -> str:
             str(t["moves"]),
             f"{t['moved_bytes'] / 1e6:.1f} MB" if t["moves"] else "–",
             _by_processor(t["pushes_by_processor"], "{}") if t["pushes"] else "0",
-            f"{t['results_left']:,}",
+            _left(t),
             _cleanup(t),
         )
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _left(total: dict[str, Any]) -> str:
+    whole = f"{total['results_left']:,}"
+    if "left_by_processor" not in total:
+        return whole
+    return f"{whole}: {_by_processor(total['left_by_processor'], '{:,}')}"
 
 
 def _cleanup(total: dict[str, Any]) -> str:
