@@ -101,8 +101,7 @@ def test_the_death_of_a_processor_fails_its_queries_alone(
     case.feed(0.4)
     local.arm(victim, point)
     case.allow(1.0)
-    case.move("p1", "p2")
-    local.await_fault(victim)
+    case.move_to_fault(victim, "p1", "p2")
     if number % 3 == 0:  # started again before anyone has noticed
         local.restart_dead()
     assert case.await_failure().startswith(f"processor {victim} died")
@@ -138,8 +137,7 @@ def test_a_receiver_that_owned_nothing_may_die_before_the_commit(
     case.feed(0.3)
     local.arm("p2", point)
     case.allow(0.6)
-    move = case.move("p1", "p2")
-    local.await_fault("p2")
+    move = case.move_to_fault("p2", "p1", "p2")
     if back == "at once":
         local.restart_dead()
     case.may_fail = point in SAID

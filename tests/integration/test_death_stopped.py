@@ -56,15 +56,14 @@ def test_a_processor_stopped_for_too_long_is_let_go_and_joins_anew(
     hasty: FaultyCluster, name: str, point: str
 ) -> None:
     """Its query has failed by then, with right results; others have gone on and go on with it."""
-    until(hasty.all_joined, "all are members")
+    hasty.restart_dead()
     number = next(NUMBERS)
     bystander = Case(hasty, f"b{number}", home="p4", weights=(0, 0, 0, 1))
     case = Case(hasty, f"s{number}", home="p3", **(SHORT_MEMORY if number % 2 else {}))
     case.feed(0.4)
     hasty.arm(name, point, "SIGSTOP")
     case.allow(1.0)
-    case.move("p1", "p2")
-    hasty.await_fault(name)
+    case.move_to_fault(name, "p1", "p2")
     assert case.await_failure().startswith(f"processor {name} died: it was silent")
     bystander.feed(0.5)
     bystander.check_so_far()
@@ -95,8 +94,7 @@ def test_a_processor_stopped_for_longer_than_a_step_costs_the_move_alone(
     case.feed(0.3)
     patient.arm(name, point, "SIGSTOP")
     case.allow(0.7)
-    case.move("p1", "p2")
-    patient.await_fault(name)
+    case.move_to_fault(name, "p1", "p2")
     if "Reactivate" not in point:  # there it is committed, and waited for
         until(lambda: bool(case.query.moves()[0].failure), "the move is given up")
     patient.send_signal(name, signal.SIGCONT)
@@ -112,7 +110,7 @@ def test_a_manager_that_slept_blames_nobody(
     hasty: FaultyCluster, point: str, tmp_path: Path
 ) -> None:
     """Though it has heard of nobody for longer than the dead are silent."""
-    until(hasty.all_joined, "all are members")
+    hasty.restart_dead()
     case = Case(hasty, f"z{next(NUMBERS)}", home="p3")
     case.feed(0.3)
     hasty.arm("manager", point, "SIGSTOP")

@@ -74,8 +74,7 @@ def start() -> Iterator[Start]:
 def cut_at(local: FaultyCluster, net: Network, case: Case, name: str, point: str) -> None:
     """Begin a move and cut a processor off when it comes to `point`."""
     local.arm(name, point, "SIGSTOP")
-    case.move("p1", "p2")
-    local.await_fault(name)
+    case.move_to_fault(name, "p1", "p2")
     net.cut(name)
     local.send_signal(name, signal.SIGCONT)
 

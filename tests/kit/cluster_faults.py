@@ -42,6 +42,9 @@ DEAD_AFTER_S = 4.0
 SHORT_MEMORY = {"policy": "disk", "spill_threshold": 0.0008}
 """Makes a query push to disk again and again with the few rows of a test."""
 
+GRACE_S = 1.0
+"""Between the end of a move, as the manager knows it, and a fault behind its last message."""
+
 FEED_ROWS = 60
 """Rows of one batch: a move begins and ends in the middle of a feed."""
 
@@ -92,7 +95,9 @@ class FaultyCluster(LocalCluster):
         self.processes[name].popen.send_signal(number)
 
     def restart_dead(self) -> None:
-        """Start again whoever is not there; returns when all are members."""
+        """Start again whoever is not there; returns when all are members. No fault is left."""
+        for name in (MANAGER, *self.names):
+            self.disarm(name)
         if not self.processes[MANAGER].running:
             self.restart_manager()
         for name in self.names:
@@ -108,6 +113,13 @@ class FaultyCluster(LocalCluster):
     def incarnation(self, name: str) -> int:
         """Which one of a processor the manager knows."""
         return next(p.incarnation for p in self.cluster.status().processors if p.name == name)
+
+    def story(self) -> str:
+        """How every process is, and the end of its log: for a test that fails."""
+        return "\n".join(
+            f"── {name}: {psutil.Process(p.pid).status() if p.running else 'ended'}\n{p.tail()}"
+            for name, p in self.processes.items()
+        )
 
     def stream_at(self, home: str, schema: pa.Schema, taken: set[str]) -> Stream:
         """A stream that is at home at a processor: one that is not `taken`, or a new one."""
@@ -222,6 +234,25 @@ class Case:
         until(begin, "a move begins")
         return begun[0]
 
+    def move_to_fault(self, name: str, sender: str, receiver: str) -> str:
+        """Move groups until the fault of `name` is met; the move in which it was.
+
+        A receiver that pushes at the moment refuses, and the move ends before it has begun.
+        """
+        while True:
+            move = self.move(sender, receiver, may_die=name == MANAGER)
+            until(lambda m=move: self.local.fault_met(name) or self._over(m), "a fault or an end")
+            with contextlib.suppress(AssertionError):
+                until(lambda: self.local.fault_met(name), "it is met after all", GRACE_S)
+                self.local.await_fault(name)
+                return move
+
+    def _over(self, move: str) -> bool:
+        try:
+            return bool(self.outcome(move))
+        except Unreachable:
+            return False
+
     def begin_move(self, sender: str, receiver: str) -> None:
         """As `move`, without waiting for an answer: the manager may be stopped before it."""
         groups = self.groups_of(sender)
@@ -246,7 +277,8 @@ class Case:
         """Until no move is under way; how they ended."""
         until(lambda: all(m.ended_s for m in self.query.moves()), "moves end")
         ended = {m.outcome for m in self.query.moves()}
-        assert "failed" not in ended or self.may_fail, self.query.status().cause
+        cause = self.query.status().cause
+        assert "failed" not in ended or self.may_fail, f"{cause}\n{self.local.story()}"
         return ended
 
     # Comparing ------------------------------------------------------------------------------------
