@@ -195,7 +195,7 @@ def test_what_a_leaver_did_stays_in_the_sums() -> None:
     manager.submit()
     manager.join("b")
     manager.beat("a", report(groups=4, results=3))
-    manager.beat("b", report(groups=0, results=9, checksum=1))
+    manager.beat("b", report(groups=0, results=9, checksum=1, stage=Stage.CLOSED))
     manager.do("leave", ProcessorId("b"))
     manager.pass_time(1.5)
     successor = Governed(2, manager.entries)
@@ -204,8 +204,8 @@ def test_what_a_leaver_did_stays_in_the_sums() -> None:
     assert [h.kind for h in manager.happened[-2:]] == ["processor-leaving", "processor-left"]
 
 
-def test_a_leaver_is_let_go_when_it_has_reported_that_it_has_nothing() -> None:
-    """A report from before its last group left would miss results."""
+def test_a_leaver_is_let_go_when_it_has_closed_what_it_had() -> None:
+    """A report from before its last group left, or before it closed, would miss results."""
     manager = Governed()
     manager.join("a")
     manager.submit()
@@ -214,8 +214,10 @@ def test_a_leaver_is_let_go_when_it_has_reported_that_it_has_nothing() -> None:
     manager.beat("b", report(groups=1))
     manager.do("leave", ProcessorId("b"))
     manager.pass_time(2.0)
-    assert manager.happened[-1].kind == "processor-leaving"
     manager.beat("b", report(groups=0))
+    manager.pass_time(1.0)
+    assert manager.happened[-1].kind == "processor-leaving"
+    manager.beat("b", report(groups=0, stage=Stage.CLOSED))
     manager.pass_time(1.0)
     assert manager.happened[-1].kind == "processor-left"
 

@@ -41,6 +41,9 @@ CHUNK_BYTES_MAX = 1 << 30
 INGEST_SHARE = 16
 """A batch is at most this part of the memory limit: it must fit beside what is on its way."""
 
+INGEST_BYTES_MIN = 4 << 20
+"""But what a client cuts its rows to is always taken: batches of 2 MB, some bytes around them."""
+
 INGEST_AHEAD = 4
 """Batches of one feed that may wait to be routed: one is routed while others are on their way."""
 
@@ -171,7 +174,7 @@ class DataPlane:
         self, m: IngestBatch, answers: queue.SimpleQueue[IngestAck | DovetailError | None]
     ) -> None:
         schema = self._worker.streams.get(m.stream).task.schema
-        largest = self._worker.memory_bytes // INGEST_SHARE
+        largest = max(INGEST_BYTES_MIN, self._worker.memory_bytes // INGEST_SHARE)
         if len(m.payload) > largest:
             raise InputError(
                 f"a batch for {m.stream!r} has {len(m.payload):,} bytes, more than the {largest:,} "
