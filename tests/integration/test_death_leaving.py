@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kit.cluster_faults import SHORT_MEMORY, Case, FaultyCluster, until
+from kit.cluster_faults import FaultyCluster, until
+from kit.fault_cases import SHORT_MEMORY, Case
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from kit.cluster_faults import SHORT_MEMORY, Case, FaultyCluster, until
+from kit.cluster_faults import FaultyCluster, until
+from kit.fault_cases import SHORT_MEMORY, Case
 
 HEARD = ("PartitionsToMove", "Reserved", "Deactivated", "Received", "Reactivated", "MoveFinished")
 SAID = (

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from kit.cluster_faults import SHORT_MEMORY, Case, FaultyCluster
+from kit.cluster_faults import FaultyCluster
+from kit.fault_cases import SHORT_MEMORY, Case
 
 STEPS = {
     "p1": (

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from dovetail_manager.moves.steps import MoveSettings
-from kit.cluster_faults import DEAD_AFTER_S, SHORT_MEMORY, Case, FaultyCluster, until
+from kit.cluster_faults import DEAD_AFTER_S, FaultyCluster, until
+from kit.fault_cases import SHORT_MEMORY, Case
 
 FEW = [("p1", "before ships"), ("p2", "before says Received"), ("p3", "after marks")]
 MORE = [

@@ -19,7 +19,8 @@ import pytest
 
 from dovetail_manager.moves.steps import MoveSettings
 from dovetail_proto.errors import Refusal
-from kit.cluster_faults import SHORT_MEMORY, Case, FaultyCluster, until
+from kit.cluster_faults import FaultyCluster, until
+from kit.fault_cases import SHORT_MEMORY, Case
 from kit.network_namespaces import Network, network, why_forbidden
 
 ALL = os.environ.get("DOVETAIL_DEATHS") == "all"

@@ -1,36 +1,25 @@
-"""A cluster whose processes can be made to die or stop at any step of a move, and its oracle.
+"""A cluster whose processes can be made to die or stop at any step of a move.
 
-    with FaultyCluster(processors=4) as local:
-        local.arm("p1", "before hears SendPartitions")     # see kit.fault_points for the points
-        …begin a move…
-        local.await_fault("p1")                            # it is dead now
-
-`Case` is one query under test: rows fed in small batches, groups moved in the middle of it, the
-results of run and clean-up compared with DuckDB.
+with FaultyCluster(processors=4) as local:
+    local.arm("p1", "before hears SendPartitions")     # see kit.fault_points for the points
+    …begin a move…
+    local.await_fault("p1")                            # it is dead now
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import duckdb
 import psutil
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from dovetail import LocalCluster, Query, Stream
+from dovetail import LocalCluster, Stream
 from dovetail.local_cluster import MANAGER
-from dovetail.results import Results
 from dovetail_manager.moves.steps import MoveSettings
-from dovetail_proto.errors import Domain, DovetailError, Refusal
-from dovetail_proto.transport import Unreachable
-from kit.clusters import PAIR_SQL, pair
 from kit.nursery import Forked, the_nursery
 
 WAIT_S = 60.0
@@ -38,15 +27,6 @@ WAIT_S = 60.0
 
 DEAD_AFTER_S = 4.0
 """Short, and still forty heartbeats: a machine that is busy with other tests kills nobody."""
-
-SHORT_MEMORY = {"policy": "disk", "spill_threshold": 0.0008}
-"""Makes a query push to disk again and again with the few rows of a test."""
-
-GRACE_S = 1.0
-"""Between the end of a move, as the manager knows it, and a fault behind its last message."""
-
-FEED_ROWS = 60
-"""Rows of one batch: a move begins and ends in the middle of a feed."""
 
 
 class FaultyCluster(LocalCluster):
@@ -146,251 +126,6 @@ class FaultyCluster(LocalCluster):
             name, written, log, faults=self.faults, env=env, namespace=namespace
         )
         return started
-
-
-class Case:
-    """One query over two streams, its feed and its oracle."""
-
-    def __init__(
-        self,
-        local: FaultyCluster,
-        name: str,
-        *,
-        home: str,
-        weights: tuple[float, ...] = (),
-        seed: int = 0,
-        rows: int = 1_500,
-        **submit: Any,
-    ) -> None:
-        """Declare streams at home at `home`, submit the query; nothing is fed yet."""
-        self.local = local
-        self.may_fail = False  # whether a move that ended with its query is no surprise
-        self.tables = pair(seed, rows=rows, keys=150)
-        running = {
-            i.stream for q in local.cluster.queries() if q.state != "failed" for i in q.inputs
-        }
-        self.streams: list[Stream] = []
-        for table in self.tables:
-            taken = running | {s.name for s in self.streams}
-            self.streams.append(local.stream_at(home, table.schema, taken))
-        left, right = (s.name for s in self.streams)
-        self.query: Query = local.cluster.submit(
-            PAIR_SQL.format(left=left, right=right),
-            name=name,
-            partitions=24,
-            weights=weights,
-            **submit,
-        )
-        self.feeds = [
-            Feeding(stream, table) for stream, table in zip(self.streams, self.tables, strict=True)
-        ]
-        self.schema = pa.ipc.read_schema(pa.py_buffer(self.query.status().schema))
-        self.addresses = {p.name: p.address for p in local.cluster.status().processors}
-
-    # Feeding --------------------------------------------------------------------------------------
-
-    def allow(self, share: float) -> None:
-        """Let rows flow up to a share of both tables."""
-        for feed in self.feeds:
-            feed.allow(share)
-
-    def feed(self, share: float) -> None:
-        """As `allow`; returns when the rows are routed."""
-        self.allow(share)
-        for feed in self.feeds:
-            until(feed.routed, "what was sent is routed")
-
-    def end_feeds(self) -> None:
-        """No more rows come."""
-        for feed in self.feeds:
-            feed.end()
-
-    # Moving ---------------------------------------------------------------------------------------
-
-    def groups_of(self, owner: str) -> list[int]:
-        """The groups that a processor owns."""
-        return [p.group for p in self.query.partitions().partitions if p.owner == owner]
-
-    def move(self, sender: str, receiver: str, *, may_die: bool = False) -> str:
-        """Begin to move half of the sender's groups; the id of the move.
-
-        The manager may die of it, if so agreed; empty if it did before it could answer.
-        """
-        groups = self.groups_of(sender)
-        begun: list[str] = []
-
-        def begin() -> bool:
-            try:
-                begun.append(self.query.move(groups[: max(1, len(groups) // 2)], receiver).id)
-            except Refusal as e:
-                if e.domain is not Domain.BUSY:
-                    raise
-            except Unreachable:
-                if not may_die:
-                    raise
-                begun.append("")
-            return bool(begun)
-
-        until(begin, "a move begins")
-        return begun[0]
-
-    def move_to_fault(self, name: str, sender: str, receiver: str) -> str:
-        """Move groups until the fault of `name` is met; the move in which it was.
-
-        A receiver that pushes at the moment refuses, and the move ends before it has begun.
-        """
-        while True:
-            move = self.move(sender, receiver, may_die=name == MANAGER)
-            until(lambda m=move: self.local.fault_met(name) or self._over(m), "a fault or an end")
-            with contextlib.suppress(AssertionError):
-                until(lambda: self.local.fault_met(name), "it is met after all", GRACE_S)
-                self.local.await_fault(name)
-                return move
-
-    def _over(self, move: str) -> bool:
-        try:
-            return bool(self.outcome(move))
-        except Unreachable:
-            return False
-
-    def begin_move(self, sender: str, receiver: str) -> None:
-        """As `move`, without waiting for an answer: the manager may be stopped before it."""
-        groups = self.groups_of(sender)
-        args = (groups[: max(1, len(groups) // 2)], receiver)
-        threading.Thread(target=self.query.move, args=args, daemon=True).start()
-
-    def await_moved(self, sender: str, receiver: str) -> None:
-        """Move half of the sender's groups, for sure; as often as it takes."""
-        until(
-            lambda: self._moved(self.move(sender, receiver)) == "completed", "a move is completed"
-        )
-
-    def _moved(self, move: str) -> str:
-        until(lambda: bool(self.outcome(move)), "a move ends")
-        return self.outcome(move)
-
-    def outcome(self, move: str) -> str:
-        """How a move ended; empty if it has not."""
-        return next((m.outcome for m in self.query.moves() if m.id == move and m.ended_s), "")
-
-    def await_moves(self) -> set[str]:
-        """Until no move is under way; how they ended."""
-        until(lambda: all(m.ended_s for m in self.query.moves()), "moves end")
-        ended = {m.outcome for m in self.query.moves()}
-        cause = self.query.status().cause
-        assert "failed" not in ended or self.may_fail, f"{cause}\n{self.local.story()}"
-        return ended
-
-    # Comparing ------------------------------------------------------------------------------------
-
-    def await_failure(self) -> str:
-        """Until the query has failed; the cause."""
-        until(lambda: self.query.status().state == "failed", "the query fails")
-        return self.query.status().cause
-
-    def results_on_disk(self) -> pa.Table:
-        """What every processor has written down, whoever lives."""
-        parts = [self.schema.empty_table()]
-        for name in self.local.names:
-            folder = self.local.data_dir / name / "results" / self.query.name
-            parts += [pq.read_table(f) for f in sorted(folder.glob("segment-*.parquet"))]
-        return pa.concat_tables(parts)
-
-    def rows_logged(self) -> int:
-        """Results that the cluster hands out."""
-        return self.query.results().to_arrow().num_rows
-
-    def rows_found(self) -> int:
-        """Results in the logs of all processors; asks no manager."""
-        read = Results(
-            self.query.name,
-            self.schema,
-            self.addresses,
-            self.local.cluster._channels,
-            offsets={},
-            follow=False,
-        )
-        return read.to_arrow().num_rows
-
-    def check_sub_bag(self) -> int:
-        """The results so far are among the results of all rows; their number."""
-        found = self.results_on_disk()
-        _, extra = self._differences(found, self.tables)
-        assert extra == 0, f"{extra} results that nobody asked for"
-        return found.num_rows
-
-    def check_so_far(self) -> None:
-        """What is joined so far is the join of what was fed, nothing having been spilled."""
-        self.query.wait(WAIT_S)
-        self.check(self.query.results().to_arrow())
-
-    def check_closed(self, folder: Path) -> int:
-        """Close the query: run and clean-up together are the join. How much the clean-up made."""
-        self.query.close(WAIT_S)
-        cleaned = self.query.cleanup(folder, on="local")
-        files = [pq.read_table(f, partitioning=None) for f in sorted(folder.rglob("*.parquet"))]
-        self.check(pa.concat_tables([self.query.results().to_arrow(), *files]))
-        return cleaned.rows
-
-    def check(self, found: pa.Table) -> None:
-        """These are the results of all rows that were routed."""
-        left, right = (f.table.slice(0, f.rows_routed) for f in self.feeds)
-        assert self._differences(found, (left, right)) == (0, 0), "(missing, too many)"
-
-    def _differences(self, found: pa.Table, tables: tuple[pa.Table, pa.Table]) -> tuple[int, int]:
-        sql = PAIR_SQL.format(left="a", right="b")
-        with duckdb.connect() as connection:
-            for name, table in {"a": tables[0], "b": tables[1], "found": found}.items():
-                connection.register(name, table)
-            counts = connection.execute(
-                f"""SELECT (SELECT count(*) FROM (({sql}) EXCEPT ALL (FROM found))),
-                    (SELECT count(*) FROM ((FROM found) EXCEPT ALL ({sql})))"""
-            ).fetchone()
-        assert counts is not None
-        return int(counts[0]), int(counts[1])
-
-
-class Feeding:
-    """One stream's rows, in small batches, as far as they are allowed to flow."""
-
-    def __init__(self, stream: Stream, table: pa.Table) -> None:
-        self.table = table
-        self.rows_routed = 0
-        self._stream = stream
-        self._allowed = 0
-        self._ended = False
-        self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def allow(self, share: float) -> None:
-        """Let so much of the table flow."""
-        with self._changed:
-            self._allowed = round(share * self.table.num_rows)
-            assert self._allowed <= self.table.num_rows, "there are not so many rows"
-            self._changed.notify_all()
-
-    def routed(self) -> bool:
-        """Whether all that was allowed has arrived."""
-        return self.rows_routed >= self._allowed
-
-    def end(self) -> None:
-        """Send nothing more."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-        self._thread.join(WAIT_S)
-        assert not self._thread.is_alive(), "the feed hangs"
-
-    def _run(self) -> None:
-        with contextlib.suppress(DovetailError):  # a home that died
-            while True:
-                with self._changed:
-                    self._changed.wait_for(lambda: self._ended or not self.routed())
-                    if self._ended:
-                        return
-                    rows = min(FEED_ROWS, self._allowed - self.rows_routed)
-                self.rows_routed += self._stream.send(self.table.slice(self.rows_routed, rows))
 
 
 def _stopped(pid: int) -> bool:
