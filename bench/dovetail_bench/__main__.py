@@ -13,6 +13,7 @@ BENCHMARKS = (
     "beyond_memory",
     "hot_key",
     "cleanup_bench",
+    "cluster_bench",
 )
 
 
