@@ -8,7 +8,6 @@ and no longer, costs the move and nothing else. A manager that sleeps blames nob
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Iterator
 from itertools import count
@@ -69,7 +68,7 @@ def test_a_processor_stopped_for_too_long_is_let_go_and_joins_anew(
     bystander.feed(0.5)
     bystander.check_so_far()
     former = hasty.incarnation(name)
-    hasty.send_signal(name, signal.SIGCONT)
+    hasty.go_on(name)
     until(hasty.all_joined, "it is a member again")
     assert hasty.incarnation(name) > former
     case.end_feeds()
@@ -98,7 +97,7 @@ def test_a_processor_stopped_for_longer_than_a_step_costs_the_move_alone(
     case.move_to_fault(name, "p1", "p2")
     if "Reactivate" not in point:  # there it is committed, and waited for
         until(lambda: bool(case.query.moves()[0].failure), "the move is given up")
-    patient.send_signal(name, signal.SIGCONT)
+    patient.go_on(name)
     assert case.await_moves() <= {"completed", "rolled back"}
     case.feed(0.8)
     case.await_moved("p1", "p2")
@@ -120,7 +119,7 @@ def test_a_manager_that_slept_blames_nobody(
     hasty.await_fault("manager")
     slept_until_s = time.monotonic() + 1.5 * DEAD_AFTER_S
     until(lambda: time.monotonic() > slept_until_s, "the manager has slept")
-    hasty.send_signal("manager", signal.SIGCONT)
+    hasty.go_on("manager")
     assert case.await_moves() <= {"completed", "rolled back"}
     case.feed(1.0)
     case.check_closed(tmp_path)

@@ -7,7 +7,6 @@ goes on. p1 sends, p2 receives, p3 hosts the splits, p4 has a query of its own.
 from __future__ import annotations
 
 import os
-import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -77,7 +76,7 @@ def cut_at(local: FaultyCluster, net: Network, case: Case, name: str, point: str
     local.arm(name, point, "SIGSTOP")
     case.move_to_fault(name, "p1", "p2")
     net.cut(name)
-    local.send_signal(name, signal.SIGCONT)
+    local.go_on(name)
 
 
 def test_a_cut_that_is_soon_mended_costs_the_move_alone(start: Start, tmp_path: Path) -> None:

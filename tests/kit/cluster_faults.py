@@ -9,6 +9,7 @@ with FaultyCluster(processors=4) as local:
 from __future__ import annotations
 
 import json
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -70,9 +71,15 @@ class FaultyCluster(LocalCluster):
         pid = self.processes[name].pid
         until(lambda: not self.processes[name].running or _stopped(pid), f"{name} got its signal")
 
-    def send_signal(self, name: str, number: int) -> None:
-        """A signal to a process."""
-        self.processes[name].popen.send_signal(number)
+    def go_on(self, name: str) -> None:
+        """Let a stopped process go on; returns when it does."""
+        process = self.processes[name]
+
+        def goes() -> bool:
+            process.popen.send_signal(signal.SIGCONT)
+            return not _stopped(process.pid)
+
+        until(goes, f"{name} goes on")
 
     def restart_dead(self) -> None:
         """Start again whoever is not there; returns when all are members. No fault is left."""
