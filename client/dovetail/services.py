@@ -75,8 +75,21 @@ def set_up_logs(level: str = "info", form: LogFormat = "json") -> None:
             last,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=_Stderr,
     )
+
+
+class _Stderr:
+    """Writes to whatever standard error is at the time; a program may have replaced it."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def msg(self, message: str) -> None:
+        """A line."""
+        sys.stderr.write(message + "\n")
+        sys.stderr.flush()
+
+    debug = info = warning = warn = error = critical = exception = fatal = log = msg
 
 
 def manager_spec(settings: ManagerSettings) -> dict[str, Any]:

@@ -148,13 +148,18 @@ def test_metrics_tell_of_the_real_cluster(cluster: Cluster) -> None:
 
 def test_a_processor_that_dies_is_told_over_rest(cluster: Cluster) -> None:
     """Its queries have failed with the cause, and what needs it is not to be reached."""
+    for name in ("deals", "offers"):
+        cluster.http.post("/v1/streams", json={"name": name, "schema": COLUMNS})
+    sql = "SELECT d.k FROM deals d JOIN offers o ON d.k = o.k"
+    made = cluster.http.post("/v1/queries", json={"name": "doomed", "sql": sql, "partitions": 4})
+    assert made.status_code == 201, made.text
     cluster.processes["p2"].kill()
     died = cluster.until("processor-died")
     assert died["processor"] == "p2"
     cluster.until("query-failed")
-    waited = cluster.http.post("/v1/queries/prices/wait")
+    waited = cluster.http.post("/v1/queries/doomed/wait")
     assert waited.status_code == 409
     assert "p2" in waited.json()["message"]
-    assert cluster.http.get("/v1/queries/prices/results").status_code == 503
-    rest = cluster.http.get("/v1/queries/prices/results?processor=p1")
+    assert cluster.http.get("/v1/queries/doomed/results").status_code == 503
+    rest = cluster.http.get("/v1/queries/doomed/results?processor=p1")
     assert rest.status_code == 200
