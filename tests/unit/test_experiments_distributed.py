@@ -72,7 +72,8 @@ def test_a_short_run_on_real_processes_loses_no_result_between_run_and_clean_up(
     assert total["results_run"] + total["results_left"] == sum(
         n * counts[1][k] * counts[2][k] for k, n in counts[0].items()
     )
-    assert sum(total["left_by_processor"].values()) == total["results_left"]
+    # A fast machine may hold it all; then nothing is left, and nobody has left it.
+    assert sum(total.get("left_by_processor", {}).values()) == total["results_left"]
     assert {r["series"] for r in found.rows} == {line.series}
 
 
