@@ -1,11 +1,11 @@
 # What the profile `demo` of docker-compose.yml runs: a day of data, fed at its own pace.
 set -eu
-python /work/stock_day.py /tmp/day
+python /examples/stock_day.py /tmp/day
 for stream in trades quotes reviews; do
     dovetail stream create "$stream" --schema "/tmp/day/$stream.parquet" || true
 done
 name="demo-$(date +%s)"
-dovetail submit /work/prices.sql --name "$name" --results "/results/$name"
+dovetail submit /examples/prices.sql --name "$name" --results "/results/$name"
 for stream in trades quotes reviews; do
     dovetail feed "$stream" "/tmp/day/$stream.parquet" --rate 5000/s &
 done
@@ -13,4 +13,4 @@ wait
 dovetail wait "$name"
 dovetail close "$name"
 dovetail cleanup "$name" --master spark://spark-master:7077
-python /work/check_with_duckdb.py /work/prices.sql /tmp/day "/results/$name"
+python /examples/check_with_duckdb.py /examples/prices.sql /tmp/day "/results/$name"
