@@ -33,6 +33,7 @@ from dovetail_bench import workloads
 from dovetail_bench.commands import Files
 from dovetail_bench.report import Report, parse_flags
 from dovetail_bench.workloads import UniformWorkload, Workload
+from dovetail_proto.arrow_bytes import to_bytes
 from dovetail_proto.errors import Refusal
 
 MEMORY_BYTES = 4_000_000_000
@@ -269,7 +270,6 @@ def _feeding(batches: int, report: Report) -> None:
 
 def _send_by_rest(local: LocalCluster, stream: str, table: Any) -> None:
     import httpx
-    import pyarrow as pa
 
     headers = {
         "authorization": f"Bearer {local.token}",
@@ -277,12 +277,7 @@ def _send_by_rest(local: LocalCluster, stream: str, table: Any) -> None:
     }
     with httpx.Client(base_url=local.url, headers=headers, timeout=60) as client:
         for batch in table.to_batches(max_chunksize=65_536):
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, batch.schema) as writer:
-                writer.write_batch(batch)
-            answer = client.post(
-                f"/v1/streams/{stream}/batches", content=sink.getvalue().to_pybytes()
-            )
+            answer = client.post(f"/v1/streams/{stream}/batches", content=to_bytes(batch))
             answer.raise_for_status()
 
 

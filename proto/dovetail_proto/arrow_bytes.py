@@ -43,7 +43,7 @@ def from_bytes(payload: bytes, schema: pa.Schema, what: str) -> pa.RecordBatch:
         raise InputError(f"{what} is no Arrow batch: {e}", remedy="send an Arrow IPC stream") from e
 
 
-def refuse_swelling(payload: bytes, what: str) -> None:
+def refuse_swelling(payload: bytes | memoryview, what: str) -> None:
     """InputError if reading an Arrow stream would take more memory than the stream itself."""
     for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(payload)):
         if message.type == "dictionary":

@@ -109,10 +109,6 @@ class ProcessorServer:
         if self._cause is not None:
             raise self._cause
 
-    def leave(self) -> None:
-        """Ask the manager to move this processor's groups away; it is over when that is done."""
-        self._leaving.set()
-
     def over(self) -> None:
         """Have `wait` return; safe in a signal handler."""
         self._over.set()

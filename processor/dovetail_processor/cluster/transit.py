@@ -19,7 +19,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail_processor.join.state import Detached, JoinState, Short
-from dovetail_proto.errors import Domain, Refusal
+from dovetail_proto.arrow_bytes import refuse_swelling
+from dovetail_proto.errors import Domain, InputError, Refusal
 from dovetail_proto.query import QueryPlan
 
 LENGTH_BYTES = 8
@@ -81,7 +82,7 @@ def decode(payload: bytes, plan: QueryPlan, groups: Sequence[int]) -> Arrived:
         sizes = {len(getattr(known, name)) for name in Counters.__dataclass_fields__}
         if known.groups != list(groups) or sizes != {len(groups)}:
             raise ValueError("other groups than announced")
-    except (ValueError, TypeError, KeyError, OSError, pa.ArrowException) as e:
+    except (ValueError, TypeError, KeyError, OSError, pa.ArrowException, InputError) as e:
         raise Refusal(Domain.MESSAGE, f"state of groups cannot be read: {e}") from e
     return Arrived(known, rows)
 
@@ -137,6 +138,7 @@ def _to_ipc(table: pa.Table) -> bytes:
 
 
 def _from_ipc(part: memoryview, schema: pa.Schema) -> pa.Table:
+    refuse_swelling(part, "state of groups")
     with pa.ipc.open_stream(pa.py_buffer(part)) as reader:
         if not reader.schema.equals(schema):
             raise ValueError(f"schema {reader.schema}, not {schema}")
