@@ -2,7 +2,7 @@
 
     runs     W1 and W2 from Parquet files to counting sinks and to files, on 1 and 2 processors,
              from submission to closed; `dovetail run` with one processor beside it
-    moves    a long W2 on two processors; after a while groups are moved to and fro all the time.
+    moves    a long W2 on two processors; after a while groups are moved to and fro every second.
              Held back: per group, from the split's hold to its release. Throughput: rows taken in
              per second while groups move, against the seconds before
     feeding  rows sent by the Python client and over REST, to a query that takes everything
@@ -46,6 +46,8 @@ PARTITIONS = 1200
 """Groups of about 1 MB at the end of the long run."""
 
 SAMPLE_S = 0.25
+MOVE_EVERY_S = 1.0
+"""Between the beginnings of two moves: far more often than any policy would."""
 
 
 def main() -> None:
@@ -148,16 +150,19 @@ def _moves(files: Files, report: Report, *, before_s: float) -> None:
         query = cluster.submit(
             sql, name="moving", partitions=PARTITIONS, policy="none", counting=True
         )
+        partitions = query.partitions().partitions
+        owned = {n: [p.group for p in partitions if p.owner == n] for n in ("p1", "p2")}
         samples = [_sample(cluster, query)]
         moved, first_s, last_s = 0, 0.0, 0.0
         while not all(s.ended for s in cluster.streams()):
             time.sleep(SAMPLE_S)
             samples.append(_sample(cluster, query))
-            # The first seconds touch memory for the first time; then the seconds to compare with.
-            if time.perf_counter() - began > 1.0 + before_s and _move_some(query, moved):
+            # The first second does not count, the ones after it are compared with.
+            due_s = 1.0 + before_s + moved * MOVE_EVERY_S
+            if time.perf_counter() - began > due_s and _move_some(query, owned, moved):
                 moved += 1
                 first_s = first_s or samples[-1].at_s
-                last_s = samples[-1].at_s
+            last_s = samples[-1].at_s
         seconds = time.perf_counter() - began
         status = query.close()
         moves = [m for m in query.moves() if m.outcome == "completed" and m.size_bytes]
@@ -208,15 +213,16 @@ def _sample(cluster: Cluster, query: Query) -> _Sample:
     return _Sample(time.time(), rows, [p.used_bytes for p in cluster.status().processors])
 
 
-def _move_some(query: Query, number: int) -> bool:
+def _move_some(query: Query, owned: dict[str, list[int]], number: int) -> bool:
     """Begin a move of some groups from one processor to the other; False if one is under way."""
     sender, receiver = ("p1", "p2") if number % 2 == 0 else ("p2", "p1")
-    mine = [p.group for p in query.partitions().partitions if p.owner == sender]
-    start = number * GROUPS_AT_ONCE % max(1, len(mine) - GROUPS_AT_ONCE)
+    chosen = owned[sender][:GROUPS_AT_ONCE]
     try:
-        query.move(mine[start : start + GROUPS_AT_ONCE], receiver)
+        query.move(sorted(chosen), receiver)
     except Refusal:
         return False
+    del owned[sender][:GROUPS_AT_ONCE]
+    owned[receiver] += chosen
     return True
 
 

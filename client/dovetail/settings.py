@@ -97,7 +97,7 @@ class Settings(BaseSettings):
         None, description="how queries adapt; disk with one processor, lazy-disk with more"
     )
     move_below_ratio: Share = Field(0.8, description="θ_d: move when M_least / M_most is below")
-    spill_above_ratio: Share = Field(0.8, description="θ_m: push to disk when memory is above")
+    spill_above_ratio: Share = Field(0.8, description="θ_m: push to disk when state takes more of its memory")
     force_above_rate_ratio: float = Field(
         2.0,
         ge=1,

@@ -165,7 +165,6 @@ class Engine:
                 self._state,
                 self._pusher,
                 bounds,
-                held=self._held_bytes,
                 threshold=settings.spill_threshold,
                 push_share=settings.push_share,
                 victims=VictimOrder(settings.victims),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,6 +45,8 @@ class Far:
         self.queues = {p: InputQueue(window_bytes) for p in (P1, P2)}
         self.got: dict[tuple[ProcessorId, int], list[int]] = defaultdict(list)
         self.markers: list[tuple[ProcessorId, object]] = []
+        self.moving: dict[int, int] = {}  # chunk: its group, whose rows a marker may overtake with
+        self.had: dict[int, int] = {}  # chunk: rows of its group when its marker came through
         self.lossy = False
 
     def post(self, _: SplitId, to: ProcessorId, frames: list[tuple[int, Item | None]]) -> None:
@@ -57,8 +60,15 @@ class Far:
                 if isinstance(batch, bytes):
                     batch = from_bytes(batch, PLAN.inputs[0].kept, "a piece")
                 self.queues[to].arrived(number, batch, item.size_bytes)
-            else:
-                self.queues[to].arrived(number, item, 0)
+            elif self.queues[to].arrived(number, item, 0) and isinstance(
+                item, EndOfMovedPartitions
+            ):
+                group = self.moving[item.chunk]
+                self.queues[to].overtake(
+                    lambda rows, group=group: np.array(  # type: ignore[misc]
+                        [group_of(k) == group for k in rows.column(0).to_pylist()], np.bool_
+                    )
+                )
 
     def join(self, to: ProcessorId) -> None:
         """Take in one batch, or the markers at the front."""
@@ -70,6 +80,8 @@ class Far:
             queue.finished()
         while (marker := queue.marker()) is not None:
             self.markers.append((to, marker))
+            if isinstance(marker, EndOfMovedPartitions):
+                self.had[marker.chunk] = len(self.got[to, self.moving[marker.chunk]])
 
 
 class Case:
@@ -168,10 +180,12 @@ def test_rows_reach_the_owner_of_their_group_once_and_in_order(
                 to == owner and isinstance(m, EndOfMovedPartitions) and m.chunk == held[value]  # type: ignore[index]
                 for to, m in case.far.markers
             )
-            del held[value]  # type: ignore[arg-type]
+            chunk = held.pop(value)  # type: ignore[arg-type]
+            assert case.far.had[chunk] == len(case.far.got[owner, value])  # type: ignore[index]
             case.move(value, P2 if owner == P1 else P1)  # type: ignore[arg-type]
         else:
-            held[value] = len(case.far.markers) + case.count  # type: ignore[index]
+            held[value] = chunk = len(case.far.moving)  # type: ignore[index]
+            case.far.moving[chunk] = value  # type: ignore[assignment]
             owner = case.map.owner(GroupId(value))  # type: ignore[arg-type]
             case.splits.hold([GroupId(value)])  # type: ignore[list-item]
             case.splits.mark(MOVE, held[value], owner, [SPLIT])  # type: ignore[index]
@@ -209,3 +223,29 @@ def test_the_end_comes_behind_everything_else() -> None:
     case.settle()
     assert {to for to, m in case.far.markers if isinstance(m, EndOfInput)} == {P1, P2}
     assert case.far.got[P2, group] == [0, 1]
+
+
+def test_a_marker_overtakes_the_queue_with_the_rows_of_its_group() -> None:
+    """A move does not wait for what is queued of other groups; credit returns in full."""
+    case = Case(window_bytes=4000)
+    keys = [k for k in range(40) if group_of(k) in (0, 2)]
+    moving = [k for k in keys if group_of(k) == 0]
+    case.take(keys)
+    case.acknowledge()
+    case.settle()
+    before = case.far.queues[P1].inbox.outstanding_bytes
+    for _ in range(3):
+        case.take(keys)
+    case.far.moving[0] = 0
+    case.splits.hold([GroupId(0)])
+    case.splits.mark(MOVE, 0, P1, [SPLIT])
+    for _ in range(3 * len(moving)):
+        if not case.far.markers:
+            case.far.join(P1)
+    assert case.far.markers
+    assert case.far.got[P1, 0] == case.sent[0]
+    assert len(case.far.got[P1, 2]) < len(case.sent[2])
+    assert case.splits.joined(SPLIT) == 1  # the batches that were overtaken are not done yet
+    case.settle()
+    assert case.far.queues[P1].inbox.outstanding_bytes == before
+    assert case.splits.joined(SPLIT) == 4

@@ -59,7 +59,8 @@ def travel(source: JoinState, target: JoinState, ids: np.ndarray) -> Arrived:
     """Send groups from one state to another; they are dropped where they were."""
     payload = encode(source, source.view(ids), counters(source, ids, 10.0))
     arrived = decode(payload, source.plan, ids.tolist())
-    install(target, arrived, lambda: pytest.fail("memory is short"), 20.0)
+    for _ in install(target, arrived, lambda: pytest.fail("memory is short"), 20.0):
+        pass
     source.drop(ids)
     return arrived
 

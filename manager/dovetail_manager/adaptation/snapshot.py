@@ -16,7 +16,7 @@ class AdaptationSettings:
     """θ_d: move when M_least / M_most is below it (S4 5.1 and Fig. 17)."""
 
     spill_above_ratio: float = 0.8
-    """θ_m: a processor pushes to disk when it uses more of its memory than this (Fig. 18)."""
+    """θ_m: a processor pushes to disk when state takes more of its memory than this (Fig. 18)."""
 
     force_above_rate_ratio: float = 2.0
     """θ_f: force a push when MaxRate / MinRate exceeds it (Fig. 19)."""

@@ -53,9 +53,10 @@ class MoveSettings:
     transfer_bytes_per_s_min: int = 50 << 20
     """What a chunk may take to travel on top of that: a twentieth of what grpcio moves."""
 
-    chunk_bytes: int = 16 << 20
-    """Groups travel together up to this size: 16 ms at 1 GB/s, far below the 100 ms that a
-    group may be held back; a larger group travels alone."""
+    chunk_bytes: int = 4 << 20
+    """Groups travel together up to this size: reading, sending and checking it takes some 20 ms on
+    busy machines, far below the 100 ms that a group may be held back; a larger group travels
+    alone."""
 
     chunks_in_flight: int = 2
     """One chunk drains while the one before it travels; more would only hold back longer."""

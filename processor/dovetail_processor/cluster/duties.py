@@ -3,14 +3,14 @@
     control message, marker ─▶ participant ─▶ instructions ─▶ splits hold, mark, release
                                                             └▶ instance leaves, arrives, drops
 
-Groups that are sent away are read by a thread of its own; nothing about them changes before that
-is done (`await_read`).
+Groups that are sent away are read here, a chunk at a time, which takes a few milliseconds; only the
+sending has a thread of its own.
 """
 
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
+from contextlib import suppress
 from typing import Protocol
 
 import structlog
@@ -63,14 +63,6 @@ class Shell(Protocol):
         """Something changed that the manager should hear of: send a heartbeat now."""
 
 
-class _Shipment:
-    """Groups that a thread reads, then sends."""
-
-    def __init__(self) -> None:
-        self.read = threading.Event()
-        self.over = threading.Event()
-
-
 class Duties:
     """See the module. Runs in the worker's thread."""
 
@@ -82,7 +74,9 @@ class Duties:
         self.splits = splits
         self.instance = instance
         self._shell = shell
-        self._shipments: dict[tuple[str, int], _Shipment] = {}  # not over, or the last ones
+        self._shipments: dict[
+            tuple[str, int], threading.Thread
+        ] = {}  # being sent, or the last ones
         self._order: PushPartitions | None = None  # a forced push that is under way
         self._ordered: tuple[Epoch, int, int] | None = None  # the last one done, and its bytes
         self._was_pushing = False
@@ -129,10 +123,8 @@ class Duties:
                 case do.ShipGroups():
                     self._ship(i)
                 case do.ReattachGroups(groups):
-                    self.await_read()
                     self.instance.stay(groups)
                 case do.DropGroups(groups):
-                    self.await_read()
                     self.instance.drop(groups)
                 case do.StoreInert(move, chunk):
                     assert arrived is not None
@@ -166,31 +158,19 @@ class Duties:
 
     def _ship(self, i: do.ShipGroups) -> None:
         key = (i.ref.move, i.chunk)
-        under_way = self._shipments.get(key)
-        if under_way is not None and not under_way.over.is_set():
+        self._shipments = {k: s for k, s in self._shipments.items() if s.is_alive()}
+        if key in self._shipments:
             return
-        self._shipments = {k: s for k, s in self._shipments.items() if not s.over.is_set()}
         viewed, known, held = self.instance.leave(i.groups)
-        message = ReceivePartitions(i.ref, i.chunk, i.groups, held, b"")
-        shipment = self._shipments[key] = _Shipment()
+        payload = encode(self.instance.state, viewed, known)
+        message = ReceivePartitions(i.ref, i.chunk, i.groups, held, payload)
 
-        def ship() -> None:
-            try:
-                payload = encode(self.instance.state, viewed, known)
-                shipment.read.set()
-                self._shell.send_groups(i.receiver, replace(message, payload=payload))
-            except DovetailError:
-                pass  # the manager asks again, or rolls back
-            finally:
-                shipment.read.set()
-                shipment.over.set()
+        def send() -> None:
+            with suppress(DovetailError):  # the manager asks again, or rolls back
+                self._shell.send_groups(i.receiver, message)
 
-        threading.Thread(target=ship, name="ship", daemon=True).start()
-
-    def await_read(self) -> None:
-        """Wait, a moment, until nobody reads groups that are about to change."""
-        for shipment in self._shipments.values():
-            shipment.read.wait()
+        thread = self._shipments[key] = threading.Thread(target=send, name="ship", daemon=True)
+        thread.start()
 
     def _ordered_push(self, m: PushPartitions) -> None:
         """A forced push (active-disk); a repeated order is done once."""

@@ -4,7 +4,8 @@
     link ─▶ queue ├─▶ join ─▶ evaluate ─▶ deliver ─▶ sink          (one step at a time, `step`)
     link ─▶ queue ┘     │
                         └─▶ pusher ─▶ spill store
-    groups that arrive are installed, groups that left are dropped: between batches only
+    groups that arrive are installed, groups that left are dropped: between batches only, in
+    steps as short as the join's, so that messages do not wait for them
 
 Invariant: a group takes rows only while it is live here; a row for any other group is a defect
 and fails the query.
@@ -13,7 +14,7 @@ and fails the query.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from dovetail_processor.adaptation.victims import GroupStats, VictimOrder, choose_groups_to_move
 from dovetail_processor.cluster.input_queue import InputQueue, Marker
 from dovetail_processor.cluster.shares import ClusterShares
+from dovetail_processor.cluster.splits import groups_of
 from dovetail_processor.cluster.transit import Arrived, Counters, counters, install
 from dovetail_processor.engine import chunk_rows
 from dovetail_processor.expressions import above_join
@@ -39,6 +41,8 @@ from dovetail_proto.ids import GroupId
 from dovetail_proto.messages import Groups
 from dovetail_proto.query import QueryPlan
 from dovetail_proto.spill_format import RunRecord, SpillStore
+
+_OVER = object()
 
 
 class Instance:
@@ -87,7 +91,8 @@ class Instance:
             self._join,
         ]
         self._arrivals: dict[tuple[str, int], Arrived] = {}  # received and not installed yet
-        self._chores: deque[Callable[[], None]] = deque()  # in order, between batches
+        self._chores: deque[Iterator[None]] = deque()  # in order, between batches
+        self._in_chore = False  # the first of them has begun
         self.received_s = np.full(plan.partitions, -np.inf)  # when a group came from elsewhere
         self._moved_in = 0  # combinations that groups brought with them, less what others took
         self.peak_state_bytes = 0
@@ -104,7 +109,6 @@ class Instance:
             self.state,
             self.pusher,
             bounds.shares,
-            held=lambda: self.held_bytes,
             threshold=disk.threshold,
             push_share=disk.push_share,
             victims=VictimOrder(disk.victims),
@@ -119,7 +123,7 @@ class Instance:
     @property
     def ready(self) -> bool:
         """Whether `step` would get on."""
-        return (bool(self._chores) and self.state.idle) or any(n.ready for n in self._nodes)
+        return self._may_do_chores or any(n.ready for n in self._nodes)
 
     def step(self) -> None:
         """One piece of work, nearest to the results first."""
@@ -127,11 +131,24 @@ class Instance:
             if node.ready:
                 node.step()
                 return
-        if self.state.idle:
-            self._between_batches()
-        if self._join.ready:
+        if self._may_do_chores:
+            self._in_chore = True
+            if next(self._chores[0], _OVER) is _OVER:
+                self._chores.popleft()
+                self._in_chore = False
+        elif self._join.ready:
             self._join.step()
-            self.peak_state_bytes = max(self.peak_state_bytes, self.state.held_bytes)
+        self.peak_state_bytes = max(self.peak_state_bytes, self.state.held_bytes)
+
+    @property
+    def _may_do_chores(self) -> bool:
+        return bool(self._chores) and (self.state.idle or self._in_chore)
+
+    def overtake(self, index: int, groups: Sequence[GroupId]) -> None:
+        """Let the marker that came last on a link pass, behind the queued rows of its groups."""
+        moving = np.zeros(self.plan.partitions, np.bool_)
+        moving[list(groups)] = True
+        self.queues[index].overtake(lambda rows: moving[groups_of(self.plan, index, rows)[0]])
 
     def markers(self) -> list[Marker]:
         """Markers that everything before is joined for; and room for what was joined."""
@@ -150,17 +167,12 @@ class Instance:
         return self.state.idle and self._join.idle and not any(len(a) for a in self._arcs)
 
     def before_batch(self) -> None:
-        """See Relief: groups on their way come first, then memory."""
-        self._between_batches()
+        """See Relief."""
         self._relief.before_batch()
 
     def now(self) -> None:
         """See Relief."""
         self._relief.now()
-
-    def _between_batches(self) -> None:
-        while self._chores:
-            self._chores.popleft()()
 
     def _check_live(self, touched: NDArray[np.int64]) -> None:
         if not self.live[touched].all():
@@ -195,7 +207,8 @@ class Instance:
 
     def sizes(self, groups: Sequence[GroupId]) -> list[int]:
         """P_s of the given groups."""
-        sizes: list[int] = self.state.group_bytes()[list(groups)].tolist()
+        viewed = self.state.view(np.array(groups, np.int64))
+        sizes: list[int] = self.state.bytes_of(viewed).tolist()
         return sizes
 
     def leave(self, groups: Sequence[GroupId]) -> tuple[Detached, Counters, int]:
@@ -203,8 +216,9 @@ class Instance:
         ids = np.array(groups, np.int64)
         self.live[ids] = False
         self.state.locked[ids] = True
-        held = int(self.state.group_bytes()[ids].sum())
-        return self.state.view(ids), counters(self.state, ids, self._clock()), held
+        viewed = self.state.view(ids)
+        held = int(self.state.bytes_of(viewed).sum())
+        return viewed, counters(self.state, ids, self._clock()), held
 
     def stay(self, groups: Sequence[GroupId]) -> None:
         """They are live here (again)."""
@@ -217,39 +231,41 @@ class Instance:
         ids = np.array(groups, np.int64)
         self.live[ids] = False
 
-        def free() -> None:
+        def free() -> Iterator[None]:
             taken = self.state.produced[ids].sum() + self.state.produced_before[ids].sum()
             self._moved_in -= int(taken)
             self.state.drop(ids)
+            yield
 
-        self._chores.append(free)
+        self._chores.append(free())
 
     def arrive(self, move: str, chunk: int, arrived: Arrived) -> None:
         """Keep groups that were sent here: they go in between batches, and stay inert."""
         self._arrivals[move, chunk] = arrived
-        self._chores.append(lambda: self._install(move, chunk))
+        self._chores.append(self._install(move, chunk))
 
     def activate(self, groups: Sequence[GroupId]) -> None:
         """Arrived groups are live from now on; they are in the state before the next batch."""
         ids = np.array(groups, np.int64)
         self.live[ids] = True
         self.received_s[ids] = self._clock()
-        self._chores.append(lambda: self._unlock(ids))
+        self._chores.append(self._unlock(ids))
 
     def refuse(self, move: str, chunk: int, groups: Sequence[GroupId]) -> None:
         """The move was rolled back: forget what arrived."""
         if self._arrivals.pop((move, chunk), None) is None:
             self.drop(groups)
 
-    def _install(self, move: str, chunk: int) -> None:
+    def _install(self, move: str, chunk: int) -> Iterator[None]:
         arrived = self._arrivals.pop((move, chunk), None)
         if arrived is not None:
-            install(self.state, arrived, self._relief.now, self._clock())
+            yield from install(self.state, arrived, self._relief.now, self._clock())
             known = arrived.counters
             self._moved_in += sum(known.produced) + sum(known.produced_before)
 
-    def _unlock(self, ids: NDArray[np.int64]) -> None:
+    def _unlock(self, ids: NDArray[np.int64]) -> Iterator[None]:
         self.state.locked[ids] = False
+        yield
 
     # Totals and the end ---------------------------------------------------------------------------
 
@@ -295,6 +311,11 @@ class Instance:
     def exhausted(self) -> bool:
         """Whether all input has come and is joined."""
         return all(q.exhausted for q in self.queues) and self.settled and not self._chores
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is under way, whatever may come."""
+        return self.settled and not self._chores and not self.queued_bytes
 
     def close(self, rows_in: Sequence[int], output: str | None) -> SinkTotals:
         """Push the rest of what has generations on disk, close the sink and the store.

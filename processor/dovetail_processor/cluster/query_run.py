@@ -3,8 +3,8 @@
     stream's batches ─▶ splits ─▶ frames to every instance, ours too
     frames ─▶ instance's queues ─▶ join ─▶ results; markers ─▶ duties
 
-Everything here runs in the worker's thread, except reading groups that are being sent and closing,
-which have threads of their own and touch nothing that changes meanwhile.
+Everything here runs in the worker's thread, except sending groups and closing, which have threads
+of their own and touch nothing that changes meanwhile.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class QueryRun:
         participant = self.duties.participant
         if participant.owned or participant.adapting or self.splits.splits:
             return False
-        return self.instance.settled and not self.instance.queued_bytes
+        return self.instance.empty
 
     def guard(self, work: Callable[[], object]) -> None:
         """Do `work`; whatever it raises fails the query here, and nothing else."""
@@ -148,7 +148,6 @@ class QueryRun:
     def stop(self, cause: str) -> None:
         """Drop the query; results stay."""
         self.stage, self.cause = Stage.FAILED, cause
-        self.duties.await_read()
         if self._closing is None:
             self.instance.stop()
 
@@ -198,7 +197,10 @@ class QueryRun:
         self, split: SplitId, number: int, item: pa.RecordBatch | Marker | None, size_bytes: int
     ) -> None:
         """A frame arrived for our instance."""
-        self.instance.queues[input_of(split)].arrived(number, item, size_bytes)
+        index = input_of(split)
+        new = self.instance.queues[index].arrived(number, item, size_bytes)
+        if new and isinstance(item, EndOfMovedPartitions):
+            self.instance.overtake(index, self.duties.participant.sender.leaving(item.move))
 
     def _post(self, split: SplitId, to: ProcessorId, frames: list[tuple[int, Item | None]]) -> None:
         if to == self.here:

@@ -69,14 +69,23 @@ class _Link:
     ended: bool = False  # the end of input was sent
 
 
+def groups_of(
+    plan: QueryPlan, index: int, kept: pa.RecordBatch
+) -> tuple[NDArray[np.int32], NDArray[np.bool_] | None]:
+    """The group of every row of an input, and which rows have a whole key (None: all)."""
+    columns = [kept.column(name) for name in plan.inputs[index].key]
+    keys = canonical_keys(columns, plan.key_types)
+    return partition_ids(keys.hashes, plan.partitions), keys.valid
+
+
 class Split:
     """One input's split: the vectorised part."""
 
     def __init__(self, plan: QueryPlan, index: int, piece_bytes: int) -> None:
         self._plan = plan
-        self._input = plan.inputs[index]
+        self._index = index
         self._piece_bytes = piece_bytes
-        self._evaluator = below_join(self._input)
+        self._evaluator = below_join(plan.inputs[index])
         self.taken = 0  # batches taken in; numbers them
         self.rows = 0
         self.held: deque[tuple[int, pa.RecordBatch, NDArray[np.int32]]] = deque()
@@ -97,7 +106,7 @@ class Split:
         kept = self._evaluator.run(batch)
         if kept.num_rows == 0:
             return []
-        groups, valid = self.groups_of(kept)
+        groups, valid = groups_of(self._plan, self._index, kept)
         to = owners[groups]
         if held.any():
             to[held[groups]] = HELD
@@ -117,12 +126,6 @@ class Split:
             elif to[a] != NOWHERE:
                 out += [(int(to[a]), p) for p in self._bounded(part)]
         return out
-
-    def groups_of(self, kept: pa.RecordBatch) -> tuple[NDArray[np.int32], NDArray[np.bool_] | None]:
-        """The group of every row, and which rows have a whole key (None: all)."""
-        columns = [kept.column(name) for name in self._input.key]
-        keys = canonical_keys(columns, self._plan.key_types)
-        return partition_ids(keys.hashes, self._plan.partitions), keys.valid
 
     def hold(self, sequence: int, rows: pa.RecordBatch, groups: NDArray[np.int32]) -> None:
         """Keep rows back."""
@@ -306,7 +309,7 @@ class Splits:
         if isinstance(rows, bytes):
             schema = self._plan.inputs[input_of(split)].kept
             rows = from_bytes(rows, schema, f"a piece of {split}")
-        groups, _ = one.groups_of(rows)
+        groups, _ = groups_of(self._plan, input_of(split), rows)
         mine = chosen[groups]
         if not mine.any():
             self._link(split, to).outbox.offer(piece, piece.size_bytes)

@@ -74,10 +74,12 @@ class Streams:
         return any(map(self._flows, self.all()))
 
     def route(self) -> None:
-        """One batch of every stream whose listeners all have room."""
-        for stream in self.all():
+        """One batch of a stream whose listeners all have room; of each in its turn."""
+        for name, stream in self._streams.items():
             if self._flows(stream):
                 self._route(stream)
+                self._streams[name] = self._streams.pop(name)  # to the end of the row
+                return
 
     def close(self) -> None:
         """Stop reading files."""

@@ -1,6 +1,6 @@
 """Groups on their way between processors: out of one join's state, as bytes, into another's.
 
-    sender:    view ─▶ encode (in a thread of its own; the groups take no rows meanwhile)
+    sender:    view ─▶ encode: the groups take no rows any more
     receiver:  decode ─▶ install: rows go in silently, for they have met; then the counters
 
 The bytes: a JSON head with the groups' counters, then per input an Arrow IPC stream of its rows.
@@ -11,7 +11,7 @@ this generation and before, and for how long no row came.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -64,10 +64,10 @@ def counters(state: JoinState, ids: NDArray[np.int64], now_s: float) -> Counters
 
 
 def encode(state: JoinState, viewed: Detached, known: Counters) -> bytes:
-    """The groups as bytes. Safe beside the join."""
+    """The groups as bytes."""
     head = json.dumps(asdict(known)).encode()
     parts = [_length(head), head]
-    for i, (rows_at, _) in enumerate(state.collect(viewed)):
+    for i, rows_at in enumerate(state.rows_of(viewed)):
         body = _to_ipc(state.read_rows(i, rows_at))
         parts += [_length(body), body]
     return b"".join(parts)
@@ -89,10 +89,11 @@ def decode(payload: bytes, plan: QueryPlan, groups: Sequence[int]) -> Arrived:
 
 def install(
     state: JoinState, arrived: Arrived, make_room: Callable[[], None], now_s: float
-) -> None:
-    """Put arrived groups into the state, which must be idle and hold nothing of them.
+) -> Iterator[None]:
+    """Put arrived groups into the state, step by step; it must be idle and hold nothing of them.
 
-    `make_room` is called when memory is short; it returns when there is more, or raises.
+    Until the last step the state is not to be used otherwise. `make_room` is called when memory
+    is short; it returns when there is more, or raises.
     """
     known = arrived.counters
     ids = np.array(known.groups, np.int64)
@@ -105,6 +106,7 @@ def install(
             while (event := state.advance()) is not None:
                 if event is Short.OF_MEMORY:
                     make_room()
+                yield
     state.generation[ids] = known.generation
     state.produced[ids] = known.produced
     state.produced_before[ids] = known.produced_before

@@ -15,6 +15,8 @@ import pyarrow as pa
 class Arc:
     """Batches in order. Holds at most `bound_bytes` plus the batch that crossed the bound."""
 
+    urgent = False  # its consumer may take from others first
+
     def __init__(self, bound_bytes: int) -> None:
         self._bound_bytes = bound_bytes
         self._batches: deque[tuple[pa.RecordBatch, int]] = deque()  # with its bytes

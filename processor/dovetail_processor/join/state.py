@@ -34,6 +34,9 @@ from dovetail_proto.partitioning import canonical_keys, is_bijective, partition_
 from dovetail_proto.query import QueryPlan
 
 _NO_MASK = np.zeros(0, np.bool_)
+FUEL_ROWS = 8 << 10
+"""Rows after which `advance` lets others have a turn: some 4 ms."""
+
 _NO_KEYS = (np.zeros(1, np.int64), np.zeros(0, np.uint8))
 
 
@@ -56,6 +59,7 @@ class _Work:
     key_data: NDArray[np.uint8]
     silent: bool  # its rows have met the others elsewhere: no combinations
     scattered: int = 0  # rows whose columns are in place
+    filling: bool = False  # the chunk has room and was not given away
 
 
 @dataclass(slots=True)
@@ -158,18 +162,21 @@ class JoinState:
     def advance(self) -> NDArray[np.uint32] | Short | None:
         """Go on with the batch: None when it is done, else a chunk or the wish for memory.
 
-        A chunk is an array [input, combination] of row addresses; it is valid until the next call.
+        A chunk is an array [input, combination] of row addresses, valid until the next call; it may
+        be empty: others had to get a turn.
         After Short.OF_MEMORY groups may be detached and released, then `advance` called again.
         """
         w = self._work
         if w is None:
             return None
-        self._cursor[adv.EMITTED] = 0
+        if not w.filling:
+            self._cursor[adv.EMITTED] = 0
         nested_bytes = sum(s.held_bytes for s in self._nested if s is not None)
         self.slab.limit(self.limit_bytes - nested_bytes)
+        end = min(int(self._cursor[adv.ROW]) + FUEL_ROWS, w.hashes.size)
         status = adv.advance(
-            self._memory, w.hashes, w.place.group_of, w.place.order, w.key_offsets, w.key_data,
-            w.encoder.heap_need, self.produced, w.i, int(w.silent),
+            self._memory, w.hashes[:end], w.place.group_of, w.place.order, w.key_offsets,
+            w.key_data, w.encoder.heap_need, self.produced, w.i, int(w.silent),
             self.layouts[w.i].row_words, w.place.rows_at, w.place.heap_at,
             self._chunk, self._cursor,
         )  # fmt: skip
@@ -180,6 +187,9 @@ class JoinState:
             if nested is not None:
                 nested.append(self.slab, w.batch, w.place, w.scattered, reached)
             w.scattered = reached
+        w.filling = status == adv.DONE and end < w.hashes.size
+        if w.filling:
+            return self._chunk[:, :0]
         emitted = int(self._cursor[adv.EMITTED])
         if status == adv.DONE:
             self._work = None
@@ -225,6 +235,16 @@ class JoinState:
             if store is not None:
                 store.group_bytes(out)
         return out
+
+    def bytes_of(self, viewed: Detached) -> NDArray[np.int64]:
+        """P_s of some groups, without a look at the others."""
+        out = np.zeros(viewed.ids.size, np.int64)
+        whole.group_bytes(self._memory_of(viewed.groups, viewed.parts), out)
+        nested = np.zeros(self.partitions, np.int64)
+        for store in self._nested:
+            if store is not None:
+                store.group_bytes(nested)
+        return out + nested[viewed.ids]
 
     def group_rows(self) -> NDArray[np.int64]:
         """Rows held, per group (row) and input (column)."""
@@ -275,14 +295,25 @@ class JoinState:
 
         Reads only what belongs to the detached groups: safe beside the join.
         """
-        starts = np.zeros(self.n + 1, np.int64)
-        np.cumsum(detached.rows(self.n).sum(axis=0), out=starts[1:])
-        rows_at = np.empty(int(starts[-1]), np.uint32)
+        starts, rows_at = self._room_for(detached)
         ranges = np.zeros((self.n, detached.ids.size, 2), np.uint64)
         ranges[:, :, 0] = np.iinfo(np.uint64).max
         memory = self._memory_of(detached.groups, detached.parts)
         whole.collect(memory, detached.ids.size, starts, rows_at, ranges)
         return [(rows_at[starts[j] : starts[j + 1]], ranges[j]) for j in range(self.n)]
+
+    def rows_of(self, viewed: Detached) -> list[NDArray[np.uint32]]:
+        """Per input the rows of the groups, in no order. As safe as `collect`, and quicker."""
+        starts, rows_at = self._room_for(viewed)
+        memory = self._memory_of(viewed.groups, viewed.parts)
+        row_words = np.array([layout.row_words for layout in self.layouts], np.int64)
+        whole.rows_of(memory, viewed.ids.size, row_words, starts, rows_at)
+        return [rows_at[starts[j] : starts[j + 1]] for j in range(self.n)]
+
+    def _room_for(self, detached: Detached) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+        starts = np.zeros(self.n + 1, np.int64)
+        np.cumsum(detached.rows(self.n).sum(axis=0), out=starts[1:])
+        return starts, np.empty(int(starts[-1]), np.uint32)
 
     def read_rows(self, i: int, rows_at: NDArray[np.uint32]) -> pa.Table:
         """The kept columns of input i's rows at the given addresses."""

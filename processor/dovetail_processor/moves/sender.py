@@ -147,6 +147,10 @@ class Sender:
         chunk.send = m
         return self._ship_if_drained(out, m.chunk)
 
+    def leaving(self, move: MoveId) -> Groups:
+        """The groups that were offered for a move; none if this is not its sender."""
+        return self.outgoing.groups if self.outgoing and self.outgoing.move == move else ()
+
     def marker(self, m: EndOfMovedPartitions) -> list[Instruction]:
         """In-band, between steps 4 and 6: one more split has nothing left for the chunk."""
         out = self.outgoing

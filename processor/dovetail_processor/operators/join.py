@@ -35,6 +35,10 @@ class Input(Protocol):
     def exhausted(self) -> bool:
         """Whether nothing is there and nothing will come."""
 
+    @property
+    def urgent(self) -> bool:
+        """Whether its first batch should come before those of other inputs."""
+
     def __len__(self) -> int: ...
 
     def take(self) -> pa.RecordBatch:
@@ -110,7 +114,9 @@ class Join:
     def _begin(self) -> None:
         self._relief.before_batch()
         n = len(self._sources)
-        i = next(k % n for k in range(self._turn, self._turn + n) if len(self._sources[k % n]))
+        in_turn = [(self._turn + k) % n for k in range(n)]
+        ready = [i for i in in_turn if len(self._sources[i])]
+        i = next((i for i in ready if self._sources[i].urgent), ready[0])
         self._turn = (i + 1) % n
         touched = self._state.begin(i, self._sources[i].take(), self._clock())
         if self._owns is not None:

@@ -36,7 +36,12 @@ class NoRelief:
 
 
 class DiskRelief:
-    """Policy `disk`: push a share of the state when memory exceeds a threshold."""
+    """Policy `disk`: push a share of the state when it exceeds a threshold.
+
+    The threshold is a part of what the limit leaves for state. Queues have their shares in full,
+    so what they hold says nothing: measured against the whole limit, a push would begin only when
+    state is at its end, and the join would wait for it.
+    """
 
     def __init__(
         self,
@@ -44,7 +49,6 @@ class DiskRelief:
         pusher: Pusher,
         bounds: Shares,
         *,
-        held: Callable[[], int],  # bytes of state, queues and output together
         threshold: float,
         push_share: float,
         victims: VictimOrder,
@@ -56,7 +60,6 @@ class DiskRelief:
         self._state = state
         self._pusher = pusher
         self._bounds = bounds
-        self._held = held
         self._threshold = threshold
         self._push_share = push_share
         self._victims = victims
@@ -69,8 +72,8 @@ class DiskRelief:
         """Free what is written; start a push if memory is above the threshold."""
         self._pusher.collect_finished(wait=False)
         want = bytes_to_push(
-            used_bytes=self._held(),
-            limit_bytes=self._bounds.limit,
+            used_bytes=self._state.held_bytes,
+            limit_bytes=self._bounds.state,
             held_bytes=self._state.held_bytes,
             spill_above_ratio=self._threshold,
             push_fraction=self._push_share,

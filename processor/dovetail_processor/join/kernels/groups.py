@@ -1,7 +1,8 @@
 """Whole groups: how much they hold, which rows they hold in key-hash order, and giving them back.
 
 These take detached groups too: copies of a group's rows of `groups` and `parts`, taken when it was
-pushed. Nothing writes to a detached group's pages, so `collect` may run beside the join.
+pushed. Nothing writes to a detached group's pages, so `collect` and `rows_of` may run beside the
+join.
 """
 
 from __future__ import annotations
@@ -11,7 +12,13 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from dovetail_processor.join.kernels.advance import HEAP_PAGES, PAGES, PART_FIELDS
+from dovetail_processor.join.kernels.advance import (
+    HEAP_PAGES,
+    PAGE_HEADER_WORDS,
+    PAGES,
+    PART_FIELDS,
+    ROWS_LEFT,
+)
 from dovetail_processor.join.kernels.index import (
     COUNT,
     DEPTH,
@@ -157,3 +164,27 @@ def collect(m: Any, groups: Any, starts: Any, rows_at: Any, hash_ranges: Any) ->
                     rows_at[at_row[j]] = row
                     at_row[j] += 1
                     row = load(m[WORDS], row)
+
+
+@nb.njit(
+    nb.void(Memory, nb.int64, nb.int64[::1], nb.int64[::1], nb.uint32[::1]),
+    cache=True, nogil=True,
+)  # fmt: skip
+def rows_of(m: Any, groups: Any, row_words: Any, starts: Any, rows_at: Any) -> None:
+    """Addresses of all rows as in `collect`, but page after page: quicker, in no order."""
+    n = m[INPUTS]
+    for j in range(n):
+        at = starts[j]
+        for g in range(groups):
+            part = (g * n + j) * PART_FIELDS
+            page = load(m[PARTS], part + PAGES)
+            left = load(m[PARTS], part + ROWS_LEFT)
+            while page != 0:
+                row = page + PAGE_HEADER_WORDS
+                fit = (page_words(class_of(m, page)) - PAGE_HEADER_WORDS) // row_words[j]
+                for _ in range(fit - left):
+                    rows_at[at] = row
+                    at += 1
+                    row += row_words[j]
+                left = 0
+                page = load(m[WORDS], page)
