@@ -50,9 +50,20 @@ def run_manager(settings: ManagerSettings) -> None:
 
 def run_processor(settings: ProcessorSettings) -> None:
     """A processor in this process until SIGTERM or SIGINT, or until it has left."""
-    from dovetail_processor.cluster.main import run
+    import structlog
 
-    run(settings)
+    from dovetail_processor.cluster.server import ProcessorServer
+
+    server = ProcessorServer(settings)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: server.over())
+    server.start()
+    log = structlog.get_logger("processor")
+    log.info("listens", processor=settings.name, address=server.address)
+    try:
+        server.wait()
+    finally:
+        server.stop()
 
 
 def set_up_logs(level: str = "info", form: LogFormat = "json") -> None:

@@ -97,7 +97,9 @@ class Settings(BaseSettings):
         None, description="how queries adapt; disk with one processor, lazy-disk with more"
     )
     move_below_ratio: Share = Field(0.8, description="θ_d: move when M_least / M_most is below")
-    spill_above_ratio: Share = Field(0.8, description="θ_m: push to disk when state takes more of its memory")
+    spill_above_ratio: Share = Field(
+        0.8, description="θ_m: push to disk when state takes more of its memory"
+    )
     force_above_rate_ratio: float = Field(
         2.0,
         ge=1,
@@ -108,6 +110,12 @@ class Settings(BaseSettings):
     push_fraction: Share = Field(0.3, description="share of the state that one push takes")
     move_interval_s: Seconds = Field(45.0, description="time between two rounds of moves")
     move_min_fraction: Share = Field(0.1, description="no move below this share of the limit")
+    heartbeat_s: float = Field(
+        1.0, ge=0.05, le=60, description="time between two reports of a processor"
+    )
+    dead_after_s: float = Field(
+        10.0, ge=0.5, le=3600, description="a processor that is silent for longer is dead"
+    )
     tls_authority: Path | None = Field(None, description="PEM: who signs the others' certificates")
     tls_certificate: Path | None = Field(None, description="PEM: our own certificate")
     tls_key: Path | None = Field(None, description="PEM: its key")
@@ -132,6 +140,8 @@ class Settings(BaseSettings):
     def _fits_together(self) -> Self:
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("tls_certificate and tls_key go together; give both or none")
+        if self.dead_after_s < 3 * self.heartbeat_s:
+            raise ValueError("dead_after_s must be at least 3 times heartbeat_s")
         if self.tls_mutual and (self.tls_authority is None or self.tls_certificate is None):
             raise ValueError("tls_mutual needs tls_authority, tls_certificate and tls_key")
         for name in ("token", "read_token"):

@@ -141,3 +141,29 @@ def test_what_spilled_is_produced_by_the_clean_up(tmp_path: Path) -> None:
     assert cleaned.rows == again.rows == owed.num_rows > 0
     whole = pa.concat_tables([run, owed.select(run.column_names)])
     assert same_bag(whole, PAIR_SQL.format(left="a", right="b"), a=left, b=right)
+
+
+def test_a_move_to_a_processor_without_room_is_refused() -> None:
+    """By name and with the numbers; the groups stay where they are, and the query goes on."""
+    with small_cluster(processors=2) as local:
+        query = local.cluster.submit(
+            _declared(local.cluster), name="full", partitions=20, policy="none", counting=True
+        )
+        rows = 900_000  # more than half of what either may hold
+        left = pa.table({"k": range(rows), "v": [0.0] * rows})
+        local.cluster.stream("room_l").send(left)
+        query.wait()
+        before = query.partitions()
+        mine = [p.group for p in before.partitions if p.owner == "p1"]
+        with pytest.raises(Refusal, match=r"'p2' has no room for \d+ bytes, \d+ are free"):
+            query.move(mine, "p2")
+        assert query.partitions() == before
+        assert query.status().state == "running"
+        assert [m.outcome for m in query.moves()] == ["rolled back"]
+
+
+def _declared(cluster: dovetail.Cluster) -> str:
+    schema = pa.schema([("k", pa.int64()), ("v", pa.float64())])
+    for name in ("room_l", "room_r"):
+        cluster.stream(name, schema)
+    return "SELECT l.k, l.v, r.v AS w FROM room_l l JOIN room_r r ON l.k = r.k"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -362,25 +363,26 @@ def test_an_open_address_needs_a_token(settings: ManagerSettings) -> None:
 
 def test_the_manager_is_a_process(tmp_path: Path) -> None:
     """It answers with its token, ends cleanly when asked, and a killed one has a successor."""
-    place, store = tmp_path / "address", tmp_path / "manager.db"
-    environment = {**os.environ, "DOVETAIL_TOKEN": "secret", "DOVETAIL_STORE": str(store)}
-    words = [sys.executable, "-m", "dovetail_manager", "--listen", "127.0.0.1:0"]
     security = Security(token="secret")
+    settings = {
+        "TOKEN": security.token,
+        "STORE": f"sqlite:{tmp_path / 'manager.db'}",
+        "LISTEN": "127.0.0.1:0",
+        "REST": "127.0.0.1:0",
+        "DATA_DIR": str(tmp_path),
+        "LOG_FORMAT": "json",
+    }
     for epoch, end, code in ((1, signal.SIGKILL, -9), (2, signal.SIGTERM, 0)):
-        place.unlink(missing_ok=True)
-        with (
-            open(tmp_path / f"log{epoch}", "wb") as log,
-            subprocess.Popen(
-                [*words, "--address-file", str(place)], env=environment, stderr=log
-            ) as process,
-        ):
+        with subprocess.Popen(
+            [sys.executable, "-m", "dovetail", "manager"],
+            env={**os.environ, **{f"DOVETAIL_{k}": v for k, v in settings.items()}},
+            stderr=subprocess.PIPE,
+        ) as process:
             try:
-                over = threading.Event()
-                for _ in range(int(PATIENCE_S / 0.05)):
-                    if place.exists() or process.poll() is not None:
-                        break
-                    over.wait(0.05)
-                with open_channel(place.read_text().strip(), security) as channel:
+                assert process.stderr is not None
+                events = map(json.loads, process.stderr)
+                address = next(e["address"] for e in events if "address" in e)
+                with open_channel(address, security) as channel:
                     data = channel.unary_unary("/dovetail.v1.Admin/GetCluster")(
                         b"", metadata=call_metadata(security)
                     )

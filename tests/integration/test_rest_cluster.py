@@ -74,10 +74,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 def start(name: str, manager: str, folder: Path) -> subprocess.Popen[bytes]:
     """A processor as a process."""
-    words = ["--name", name, "--manager", manager, "--memory-bytes", "64000000"]
+    settings = {"TOKEN": TOKEN, "MEMORY": "64MB", "DATA_DIR": str(folder / name)}
     return subprocess.Popen(
-        [sys.executable, "-m", "dovetail_processor", *words, "--data-dir", str(folder / name)],
-        env={**os.environ, "DOVETAIL_TOKEN": TOKEN},
+        [sys.executable, "-m", "dovetail", "processor", name, "--manager", manager],
+        env={**os.environ, **{f"DOVETAIL_{k}": v for k, v in settings.items()}},
         stderr=(folder / f"{name}.log").open("wb"),
     )
 

@@ -39,7 +39,7 @@ ROWS = int(ROWS_PER_S * RUN_S)
 TICK_S = 0.02
 """Rows arrive in batches of 666: less than a per cent of what a stream delivers in all."""
 
-LIMIT_BYTES = 8 << 20
+LIMIT_BYTES = 12 << 20
 SPILL_THRESHOLD = 0.8
 ROOMY_BYTES = 1 << 30
 CLEANUPS = 3

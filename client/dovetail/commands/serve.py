@@ -19,13 +19,7 @@ Config = Annotated[
 ]
 
 
-def manager(
-    *,
-    dead_after_s: Annotated[
-        float, typer.Option(min=1, help="A processor that is silent for longer is dead.")
-    ] = 10.0,
-    config: Config = None,
-) -> None:
+def manager(*, config: Config = None) -> None:
     """Run a manager until SIGTERM or Ctrl-C; the next one goes on from its store.
 
     Example: DOVETAIL_TOKEN=… DOVETAIL_LISTEN=0.0.0.0:7070 DOVETAIL_REST=0.0.0.0:7071 dovetail
@@ -45,7 +39,7 @@ def manager(
             read_token=settings.reading_token(),
             spill_root=settings.spill,
             adaptation=settings.adaptation(),
-            dead_after_s=dead_after_s,
+            dead_after_s=settings.dead_after_s,
         )
     )
 
@@ -94,6 +88,7 @@ def processor(
             listen=listen,
             advertise=advertise,
             security=security,
+            heartbeat_s=settings.heartbeat_s,
         )
     )
 

@@ -204,6 +204,8 @@ def _local(settings: Settings, *, detached: bool) -> LocalCluster:
         rest=settings.rest,
         security=security,
         read_token=settings.reading_token(),
+        heartbeat_s=settings.heartbeat_s,
+        dead_after_s=settings.dead_after_s,
         detached=detached,
     )
 

@@ -25,6 +25,8 @@ from dovetail_manager.chronicle import (
 )
 from dovetail_manager.cluster import Cluster, Stopped
 from dovetail_manager.governor import Governor
+from dovetail_manager.moves.protocol import Outcome as MoveOutcome
+from dovetail_manager.moves.protocol import Phase as MovePhase
 from dovetail_manager.planner import plan_query
 from dovetail_manager.steering import Output
 from dovetail_proto import admin as a
@@ -36,6 +38,12 @@ LET_GO_S = 10.0
 """How long a drop waits for processors to let go of a query: some heartbeats."""
 
 LET_GO_POLL_S = 0.05
+
+BEFORE_MOVING = {MovePhase.PLANNED, MovePhase.COMPUTING, MovePhase.CHOSEN, MovePhase.RESERVING}
+BEGIN_S_MAX = 5.0
+"""How long a move may take to begin before its caller is told that it is planned."""
+
+BEGIN_POLL_S = 0.02
 
 T = TypeVar("T")
 
@@ -193,7 +201,10 @@ class AdminService:
         return a.Adaptations(tuple(records[n] for n in sorted(records, reverse=True)))
 
     def move(self, request: a.MoveGroups) -> a.MoveStatus:
-        """Begin to move one processor's groups; returns when the move is written down."""
+        """Begin to move one processor's groups; returns when the receiver has room for them.
+
+        Refusal, with what was refused, if it could not begin.
+        """
         groups = _groups(request.groups)
 
         def begin(g: Governor, now_s: float) -> tuple[a.MoveStatus, list[Output]]:
@@ -201,7 +212,22 @@ class AdminService:
             move, out = g.move(name, groups, to, now_s=now_s)
             return move_status(move), out
 
-        return self._cluster.call(begin)
+        begun = self._cluster.call(begin)
+        end_s = time.monotonic() + BEGIN_S_MAX
+        while not begun.failure and begun.phase in BEFORE_MOVING and time.monotonic() < end_s:
+            time.sleep(BEGIN_POLL_S)
+            begun = next(
+                m for m in self.list_moves(a.QueryRef(request.query)).moves if m.id == begun.id
+            )
+        if begun.failure and begun.outcome in ("", MoveOutcome.ROLLED_BACK):
+            raise Refusal(
+                Domain.MOVE,
+                f"move {begun.id} was rolled back: {begun.failure}",
+                remedy="name fewer groups or another processor",
+                reason="state",
+                move=begun.id,
+            )
+        return begun
 
     def pin(self, request: a.Pin) -> a.Partitions:
         """Keep groups where they are, or let them go again."""

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail_processor.expressions import below_join
+from dovetail_processor.join.kernels.columns import sort_by_group
 from dovetail_processor.moves.link import Outbox
 from dovetail_proto.arrow_bytes import from_bytes, to_bytes
 from dovetail_proto.feeds import EndOfInput
@@ -36,8 +36,7 @@ RESEND_S = 0.5
 """After a silence of so long all unacknowledged frames go out again: many round trips, and short
 against a move's patience."""
 
-HELD = -1  # in place of an owner
-NOWHERE = -2  # a null in the key: never matches, never sent
+_ALL = np.zeros(0, np.bool_)  # rows without a null in the key; others never match
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,24 +106,23 @@ class Split:
         if kept.num_rows == 0:
             return []
         groups, valid = groups_of(self._plan, self._index, kept)
+        nobody = int(owners.max()) + 1  # the owner of what is held back
         to = owners[groups]
         if held.any():
-            to[held[groups]] = HELD
-        if valid is not None:
-            to[~valid] = NOWHERE
-        order = np.argsort(to, kind="stable")
-        to = to[order]
-        if to[0] != to[-1]:
+            to[held[groups]] = nobody
+        order, starts = sort_by_group(to, _ALL if valid is None else valid, nobody + 1)
+        to_whom = np.flatnonzero(np.diff(starts)).tolist()
+        if len(to_whom) > 1 or order.size < kept.num_rows:
             kept = kept.take(pa.array(order))
             groups = groups[order]
-        edges = [0, *(np.flatnonzero(np.diff(to)) + 1).tolist(), to.size]
         out: list[tuple[int, pa.RecordBatch]] = []
-        for a, b in pairwise(edges):
+        for owner in to_whom:
+            a, b = int(starts[owner]), int(starts[owner + 1])
             part = kept.slice(a, b - a)
-            if to[a] == HELD:
+            if owner == nobody:
                 self.hold(self.taken, part, groups[a:b])
-            elif to[a] != NOWHERE:
-                out += [(int(to[a]), p) for p in self._bounded(part)]
+            else:
+                out += [(owner, p) for p in self._bounded(part)]
         return out
 
     def hold(self, sequence: int, rows: pa.RecordBatch, groups: NDArray[np.int32]) -> None:
