@@ -1,9 +1,9 @@
 """`make compose-test`: the compose cluster from nothing to an exact answer, for real.
 
 Brings it up under a project of its own, joins three streams with two thirds of the groups on one
-processor and too little memory, adds a processor and removes it, restarts the manager, cleans up on
-the Spark service, compares with DuckDB, and takes everything down. Says why where no Docker engine
-answers, and ends with 0 then.
+processor and too little memory, adds a processor and removes it, restarts the manager, tries to
+clean up while the Spark service is down, cleans up when it is back, compares with DuckDB, and takes
+everything down. Says why where no Docker engine answers, and ends with 0 then.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ SETTINGS = {
     "REST_PORT": "17071",
     "SECRETS_DIR": "./deploy/secrets",
 }
+CLEANUP = ("cleanup", "prices", "--master", "spark://spark-master:7077", "--json")
 HEALTHY_S_MAX = 300.0
 FEED_RATE = "20000/s"  # the feed takes long enough for moves and a restart to fall into it
 
@@ -103,7 +104,7 @@ class ComposeTest:
         moves = [m for m in self._tools("moves", "prices", "--json") if m["outcome"] == "completed"]
         self.say(f"{rows:,} rows joined, {len(moves)} moves completed")
         self.say(self._scale(3))
-        self.say(self._refusal(2))
+        self.say(self._refusal("scale 2", self._scale_command(2)))
         closed = self._tools("close", "prices", "--json")
         self.say(
             f"closed: {closed['results']:,} results, {closed['pushes']} pushes, "
@@ -111,7 +112,11 @@ class ComposeTest:
         )
         if not moves or not closed["pushes"]:
             raise CheckError("nothing was moved, or nothing went to disk")
-        owed = self._tools("cleanup", "prices", "--master", "spark://spark-master:7077", "--json")
+        self.compose("stop", "spark-worker", "spark-master")
+        self.say(self._refusal("clean-up without Spark", self._tool_command(*CLEANUP)))
+        self.compose("start", "spark-master", "spark-worker")
+        self._wait_until_healthy(7)
+        owed = self._tools(*CLEANUP)
         self.say(f"clean-up on the Spark service: {owed['results_cleanup']:,} results")
         self.say(
             self._in_tools(
@@ -131,9 +136,9 @@ class ComposeTest:
     def _scale(self, count: int) -> str:
         return self._call(self._scale_command(count)).strip()
 
-    def _refusal(self, count: int) -> str:
+    def _refusal(self, what: str, words: list[str]) -> str:
         done = subprocess.run(
-            self._scale_command(count),
+            words,
             cwd=ROOT,
             env=self._host(),
             capture_output=True,
@@ -141,8 +146,11 @@ class ComposeTest:
             check=False,
         )
         if done.returncode == 0:
-            raise CheckError(f"scaling to {count} was not refused")
-        return f"scale {count} is refused: {done.stderr.splitlines()[0]}"
+            raise CheckError(f"{what} was not refused")
+        said = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+        if not said:
+            raise CheckError(f"{what}: no clear error: {done.stderr[-2000:]}")
+        return f"{what} is refused: {said[0].removeprefix('error: ')}"
 
     def _scale_command(self, count: int) -> list[str]:
         return [sys.executable, "-m", "dovetail", "scale", str(count)]
@@ -161,6 +169,9 @@ class ComposeTest:
 
     def _in_tools(self, *words: str) -> str:
         return self.compose("run", "--rm", "-T", "tools", *words)
+
+    def _tool_command(self, *words: str) -> list[str]:
+        return [*self._compose, "run", "--rm", "-T", "tools", "dovetail", *words]
 
     def _call(self, words: list[str], *, check: bool = True) -> str:
         done = subprocess.run(

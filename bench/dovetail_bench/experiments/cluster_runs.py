@@ -25,8 +25,9 @@ from dovetail.streams import Stream
 from dovetail_bench.experiments.experiment import Experiment
 from dovetail_bench.workloads import Workload
 from dovetail_manager.adaptation.snapshot import AdaptationSettings
+from dovetail_processor.cluster.shares import cluster_shares
 from dovetail_proto.admin import QueryStatus
-from dovetail_proto.errors import DovetailError
+from dovetail_proto.errors import DovetailError, MemoryLimitError
 
 MINUTE_S = 1.0
 """What a minute of the paper takes here."""
@@ -37,9 +38,10 @@ LENGTH = 1.0
 ROOMY_BYTES = 256_000_000
 """Memory for the whole state, five times over, where the paper sets it large enough."""
 
-SPILL_ABOVE = 0.5
-"""θ_m. The paper's threshold is for state alone; ours is a share of a limit that also covers
-queues, and state may use some 59 % of the limits here."""
+SPILL_ABOVE = 0.8
+"""θ_m, the default: of what a limit leaves for state."""
+
+PARTITIONS = 300
 
 HEARTBEAT_S = 0.05
 SAMPLE_S = 0.05
@@ -99,8 +101,22 @@ class Line:
 
 
 def limit_for(threshold_bytes: int) -> int:
-    """The memory limit with which pushes begin at so many bytes."""
-    return int(threshold_bytes / SPILL_ABOVE)
+    """The memory limit with which three processors begin to push at so many bytes of state."""
+    limit = threshold_bytes
+    while SPILL_ABOVE * _state_share(limit) < threshold_bytes:
+        limit += 50_000
+    return limit
+
+
+def _state_share(limit_bytes: int) -> int:
+    """What a limit leaves for state where one of three streams has its home."""
+    try:
+        bounds = cluster_shares(
+            limit_bytes, queries=1, inputs=3, partitions=PARTITIONS, hosted=1, peers=3
+        )
+    except MemoryLimitError:
+        return 0
+    return bounds.shares.state
 
 
 def rows_of(minutes: float, tuple_ms: float) -> int:
