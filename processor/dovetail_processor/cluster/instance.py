@@ -151,8 +151,11 @@ class Instance:
         self.queues[index].overtake(lambda rows: moving[groups_of(self.plan, index, rows)[0]])
 
     def markers(self) -> list[Marker]:
-        """Markers that everything before is joined for; and room for what was joined."""
-        if not self.settled:
+        """Markers that everything before is joined for; and room for what was joined.
+
+        Not before groups that have arrived are installed: a marker may send them on.
+        """
+        if not self.settled or self._chores:
             return []
         found = []
         for queue in self.queues:
