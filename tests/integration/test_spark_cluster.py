@@ -22,7 +22,7 @@ import pytest
 from dovetail_pipeline.cleanup import conduct
 from dovetail_pipeline.spark.hands import SparkHands
 from dovetail_pipeline.spark.java import find_java
-from dovetail_pipeline.spark.on_executor import do_job
+from dovetail_pipeline.spark.on_executor import JobRefused, do_job
 from dovetail_pipeline.spark.session import SparkSettings
 from dovetail_pipeline.spark.submit import entry_point
 from dovetail_proto.errors import ConfigError
@@ -107,6 +107,13 @@ def test_executors_without_a_library_are_refused_before_any_work(
         conduct([spilled.store], tmp_path / "out", hands)
     assert "PYSPARK_PYTHON" in e.value.remedy
     assert not (tmp_path / "out").exists()
+
+
+def test_an_executor_that_does_not_see_the_spill_says_so(tmp_path: Path) -> None:
+    """The driver does, or there would be no job: the remedy is to share the folder."""
+    settings = {"roots": [str(tmp_path)], "output": None, "memory_bytes": MEMORY_BYTES}
+    with pytest.raises(JobRefused, match=r"no query.json \(on .*an executor does not: mount it"):
+        do_job(json.dumps(settings), "{}")
 
 
 def test_spark_submit_runs_the_entry_point(master: str, spilled: Spilled, tmp_path: Path) -> None:

@@ -24,6 +24,11 @@ from typing import Any
 ERROR_MARK = "dovetail-error:"
 """Precedes a refusal, as JSON on the same line, in the text that Spark makes of an exception."""
 
+NOT_SHARED = (
+    "the driver reaches this place and an executor does not: mount it there under the same path, or "
+    "use a URI that all reach"
+)
+
 PACKAGES = ("dovetail_proto", "dovetail_processor", "dovetail_pipeline")
 """What is shipped."""
 
@@ -43,15 +48,19 @@ def do_job(settings: str, job: str) -> str:
     settle()
     from dovetail_proto.errors import DovetailError
 
+    remedy = None
     try:
         if settings not in _workers:
             from dovetail_pipeline.cleanup.conducting import worker
 
+            remedy = NOT_SHARED  # for the driver could open it
             _workers.clear()  # only one clean-up runs at a time
             _workers[settings] = worker(json.loads(settings))
+            remedy = None
         return json.dumps(_workers[settings](json.loads(job), lambda results, bytes_read: None))
     except DovetailError as e:
-        told = json.dumps([type(e).__name__, f"{e.message} (on {socket.gethostname()})", e.remedy])
+        text = f"{e.message} (on {socket.gethostname()})"
+        told = json.dumps([type(e).__name__, text, remedy or e.remedy])
     raise JobRefused(f"{ERROR_MARK}{told}")
 
 
