@@ -25,8 +25,8 @@ ERROR_MARK = "dovetail-error:"
 """Precedes a refusal, as JSON on the same line, in the text that Spark makes of an exception."""
 
 NOT_SHARED = (
-    "the driver reaches this place and an executor does not: mount it there under the same path, or "
-    "use a URI that all reach"
+    "the driver reaches this place and an executor does not: mount it there under the same path, "
+    "or use a URI that all reach"
 )
 
 PACKAGES = ("dovetail_proto", "dovetail_processor", "dovetail_pipeline")
