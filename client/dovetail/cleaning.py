@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -86,7 +87,7 @@ def chosen_or_default(chosen: On | None) -> On:
 
 def cleanup_command(spill_dir: str | None, output: str) -> str:
     """What to type to produce the results that a spill store owes."""
-    return f"dovetail cleanup {spill_dir} --output {output}"
+    return shlex.join(["dovetail", "cleanup", str(spill_dir), "--output", output])
 
 
 def _watched(watcher: Watcher, stop: Callable[[], bool] | None) -> Callable[[Progress], None]:

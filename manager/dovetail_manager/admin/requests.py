@@ -14,6 +14,7 @@ from dovetail_proto.assignment import DiskSettings
 from dovetail_proto.errors import ConfigError
 from dovetail_proto.ids import QueryName
 from dovetail_proto.query import QueryPlan
+from dovetail_proto.spill_format import place_below
 
 VICTIMS = ("least-productive", "most-productive", "least-recent", "random")
 """Orders in which groups may be pushed; `dovetail_processor.adaptation.victims` has them."""
@@ -85,7 +86,7 @@ def spec_of(request: a.Submit, plan: QueryPlan, spill_root: str | None, created_
     )
     if spec.spill is None and spill_root is not None:
         # A folder of its own for every submission: the name may be used again.
-        return replace(spec, spill=f"{spill_root.rstrip('/')}/{spec.run}")
+        return replace(spec, spill=place_below(spill_root, spec.run))
     return spec
 
 

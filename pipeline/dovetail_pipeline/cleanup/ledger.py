@@ -174,9 +174,19 @@ class Ledger:
             yield
 
     def _claim_output(self) -> None:
+        if self.output is None:
+            return
         if isinstance(self.output, LocalStorage):
             prepare_output(self.output.root)
-        elif self.output is not None and (found := self.output.names("")):
+            return
+        try:
+            found = self.output.names("")
+        except OSError as e:
+            raise OutputError(
+                f"output {self.output.uri} cannot be looked at: {e}",
+                remedy="see whether the service answers, and what the URI and the credentials say",
+            ) from e
+        if found:
             raise OutputError(
                 f"output {self.output.uri} is not empty: it holds {found[0]!r}",
                 remedy="empty it or name another; results are never mixed with what is there",

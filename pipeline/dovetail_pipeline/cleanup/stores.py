@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dovetail_proto.errors import ConfigError, SpillError
-from dovetail_proto.spill_format import SpillStore, open_storage
+from dovetail_proto.spill_format import SpillStore, open_storage, place_below
 from dovetail_proto.spill_format.records import QUERY_FILE
 
 CLEANUP_PHASE = "phase=cleanup"
@@ -36,7 +36,10 @@ class RunCleanup:
     def place(self) -> str:
         """Where its stores are: the one, or the folder of them."""
         first = self.stores[0].root
-        return first if len(self.stores) == 1 else first.rsplit("/", 1)[0]
+        if len(self.stores) == 1:
+            return first
+        path, mark, options = first.partition("?")
+        return path.rpartition("/")[0] + mark + options
 
 
 def find_cleanups(
@@ -66,7 +69,7 @@ def find_cleanups(
 
 def below(output: str) -> str:
     """Where the results of a clean-up go, given a run's output."""
-    return f"{output.rstrip('/')}/{CLEANUP_PHASE}"
+    return place_below(output, CLEANUP_PHASE)
 
 
 def _stores_at(place: str) -> list[SpillStore]:
@@ -75,7 +78,7 @@ def _stores_at(place: str) -> list[SpillStore]:
         if not storage.exists(QUERY_FILE):
             names = [n for n in storage.names("") if storage.exists(f"{n}/{QUERY_FILE}")]
             if names:
-                return [SpillStore.open(f"{place.rstrip('/')}/{n}") for n in names]
+                return [SpillStore.open(place_below(place, n)) for n in names]
     except OSError as e:
         raise SpillError(f"spill store {place}: cannot be read: {e}", remedy="check it") from e
     return [SpillStore.open(place)]  # which says what is wrong if this is no store either
@@ -94,4 +97,5 @@ def _output_of(store: SpillStore, output: str | None, *, alone: bool) -> str | N
         return below(recorded)
     if alone:
         return below(output)
-    return below(f"{output.rstrip('/')}/{store.plan.name}/{store.root.rsplit('/', 1)[-1]}")
+    last = store.root.partition("?")[0].rpartition("/")[2]
+    return below(place_below(output, store.plan.name, last))

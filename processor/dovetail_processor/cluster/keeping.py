@@ -18,7 +18,7 @@ from dovetail_processor.sinks import CountingSink, ParquetSink, Sink
 from dovetail_proto.assignment import QueryTask
 from dovetail_proto.errors import SpillError
 from dovetail_proto.ids import ProcessorId
-from dovetail_proto.spill_format import SpillStore
+from dovetail_proto.spill_format import SpillStore, place_below
 
 RUN_FILE = ".run"
 """In a result log: whose it is. A query of the same name may have been here before."""
@@ -57,9 +57,8 @@ def open_store(data_dir: Path, here: ProcessorId, task: QueryTask) -> SpillStore
         folder = data_dir / "spill" / task.name / here
         shutil.rmtree(folder, ignore_errors=True)
         return SpillStore.create(str(folder), task.plan, run=task.run)
-    first = f"{task.spill.rstrip('/')}/{here}"
     for number in itertools.count(1):
-        place = first if number == 1 else f"{first}.{number}"
+        place = place_below(task.spill, here if number == 1 else f"{here}.{number}")
         try:
             return SpillStore.create(place, task.plan, run=task.run)
         except SpillError:

@@ -6,7 +6,13 @@
 from dovetail_proto.spill_format.layout import GENERATION_COLUMN, GROUP_COLUMN, InputLayout
 from dovetail_proto.spill_format.reader import InputFile
 from dovetail_proto.spill_format.records import InputEntry, PushManifest, RunRecord
-from dovetail_proto.spill_format.storage import LocalStorage, RemoteStorage, Storage, open_storage
+from dovetail_proto.spill_format.storage import (
+    LocalStorage,
+    RemoteStorage,
+    Storage,
+    open_storage,
+    place_below,
+)
 from dovetail_proto.spill_format.store import SpillStore, require_empty
 from dovetail_proto.spill_format.writer import PushWriter
 
@@ -24,5 +30,6 @@ __all__ = [
     "SpillStore",
     "Storage",
     "open_storage",
+    "place_below",
     "require_empty",
 ]

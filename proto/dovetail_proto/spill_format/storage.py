@@ -100,6 +100,15 @@ def open_storage(root: str) -> Storage:
     return RemoteStorage(fs, path, uri=root)
 
 
+def place_below(place: str, *names: str) -> str:
+    """A path or URI further down; what a URI says of its service stays behind its path.
+
+    `s3://b/run?region=eu` and `p1` are `s3://b/run/p1?region=eu`.
+    """
+    path, mark, options = place.partition("?") if "://" in place else (place, "", "")
+    return "/".join([path.rstrip("/"), *names]) + mark + options
+
+
 def _temporary(name: str) -> str:
     return f"{name}.{secrets.token_hex(4)}{TMP_SUFFIX}"
 
