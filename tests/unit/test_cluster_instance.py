@@ -55,14 +55,20 @@ def work(one: Instance) -> None:
         one.step()
 
 
-def test_a_marker_waits_until_arrived_groups_are_installed() -> None:
-    """Else a group that is sent on at once would leave without its rows."""
-    sender, between = instance([0, 1]), instance([])
+def hand_over(receiver: Instance) -> None:
+    """Rows were joined elsewhere, and their groups have just arrived here."""
+    sender = instance([0, 1])
     sender.queues[0].arrived(1, rows(), 1)
     work(sender)
     viewed, counters, _ = sender.leave(ALL)
-    between.arrive("m1", 0, decode(encode(sender.state, viewed, counters), PLAN, ALL))
-    between.activate(ALL)
+    receiver.arrive("m1", 0, decode(encode(sender.state, viewed, counters), PLAN, ALL))
+    receiver.activate(ALL)
+
+
+def test_a_marker_waits_until_arrived_groups_are_installed() -> None:
+    """Else a group that is sent on at once would leave without its rows."""
+    between = instance([])
+    hand_over(between)
     marker = EndOfMovedPartitions(QueryName("q"), MoveId("m2"), 0, SplitId("q/0"))
     assert between.queues[0].arrived(1, marker, 0)
     between.overtake(0, ALL)
@@ -80,12 +86,8 @@ def test_a_marker_waits_until_arrived_groups_are_installed() -> None:
 
 def test_rows_that_follow_a_group_meet_what_came_with_it() -> None:
     """However early they are: the group goes in first."""
-    sender, receiver = instance([0, 1]), instance([])
-    sender.queues[0].arrived(1, rows(), 1)
-    work(sender)
-    viewed, counters, _ = sender.leave(ALL)
-    receiver.arrive("m1", 0, decode(encode(sender.state, viewed, counters), PLAN, ALL))
-    receiver.activate(ALL)
+    receiver = instance([])
+    hand_over(receiver)
     receiver.queues[1].arrived(1, rows(), 1)
     work(receiver)
     assert receiver.produced == ROWS
