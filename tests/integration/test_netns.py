@@ -79,9 +79,6 @@ def cut_at(local: FaultyCluster, net: Network, case: Case, name: str, point: str
     local.go_on(name)
 
 
-@pytest.mark.skipif(
-    not ALL, reason="a stopped and cut off process may stay stopped here; DOVETAIL_DEATHS=all"
-)
 def test_a_cut_that_is_soon_mended_costs_the_move_alone(start: Start, tmp_path: Path) -> None:
     """It is given up or completed, the processor goes on, and every result comes once."""
     local, net = start(3, dead_after_s=60.0, moves=MoveSettings(resend_s=0.2, step_timeout_s=0.5))
