@@ -24,8 +24,9 @@ from kit.clusters import PAIR_SQL, gone, pair, same_bag, small_cluster
 WAIT_S = 60.0
 
 PARENT = """
-import json, sys
+import json, signal, sys
 from kit.clusters import small_cluster
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 with small_cluster(processors=1) as local:
     print(json.dumps([p.pid for p in local.processes.values()]), flush=True)
     sys.stdin.read()
