@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail_proto.spill_format import place_below
+from dovetail_proto.spill_format import place_above, place_below
 
 
 @pytest.mark.parametrize(
@@ -19,4 +19,6 @@ from dovetail_proto.spill_format import place_below
 )
 def test_a_place_below(place: str, expected: str) -> None:
     """A question mark in a local path is a letter like any other."""
-    assert place_below(place, "q", "p1") == expected
+    made = place_below(place, "q", "p1")
+    assert made == expected
+    assert place_above(made) == (place_below(place, "q"), "p1")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dovetail_proto.errors import ConfigError, SpillError
-from dovetail_proto.spill_format import SpillStore, open_storage, place_below
+from dovetail_proto.spill_format import SpillStore, open_storage, place_above, place_below
 from dovetail_proto.spill_format.records import QUERY_FILE
 
 CLEANUP_PHASE = "phase=cleanup"
@@ -36,10 +36,7 @@ class RunCleanup:
     def place(self) -> str:
         """Where its stores are: the one, or the folder of them."""
         first = self.stores[0].root
-        if len(self.stores) == 1:
-            return first
-        path, mark, options = first.partition("?")
-        return path.rpartition("/")[0] + mark + options
+        return first if len(self.stores) == 1 else place_above(first)[0]
 
 
 def find_cleanups(
@@ -97,5 +94,4 @@ def _output_of(store: SpillStore, output: str | None, *, alone: bool) -> str | N
         return below(recorded)
     if alone:
         return below(output)
-    last = store.root.partition("?")[0].rpartition("/")[2]
-    return below(place_below(output, store.plan.name, last))
+    return below(place_below(output, store.plan.name, place_above(store.root)[1]))

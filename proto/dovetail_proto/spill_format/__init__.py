@@ -11,6 +11,7 @@ from dovetail_proto.spill_format.storage import (
     RemoteStorage,
     Storage,
     open_storage,
+    place_above,
     place_below,
 )
 from dovetail_proto.spill_format.store import SpillStore, require_empty
@@ -30,6 +31,7 @@ __all__ = [
     "SpillStore",
     "Storage",
     "open_storage",
+    "place_above",
     "place_below",
     "require_empty",
 ]

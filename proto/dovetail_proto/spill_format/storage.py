@@ -105,8 +105,21 @@ def place_below(place: str, *names: str) -> str:
 
     `s3://b/run?region=eu` and `p1` are `s3://b/run/p1?region=eu`.
     """
+    path, options = _parted(place)
+    return "/".join([path.rstrip("/"), *names]) + options
+
+
+def place_above(place: str) -> tuple[str, str]:
+    """The place that a path or URI lies in, and its own name there."""
+    path, options = _parted(place)
+    above, _, name = path.rstrip("/").rpartition("/")
+    return above + options, name
+
+
+def _parted(place: str) -> tuple[str, str]:
+    """Path and options; only URIs have any."""
     path, mark, options = place.partition("?") if "://" in place else (place, "", "")
-    return "/".join([path.rstrip("/"), *names]) + mark + options
+    return path, mark + options
 
 
 def _temporary(name: str) -> str:
