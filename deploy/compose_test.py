@@ -83,10 +83,9 @@ class ComposeTest:
         self.say("three processors, 9 MB each, two thirds of the groups on one; feeding")
         feed = [
             subprocess.Popen(
-                [
-                    *(*self._compose, "run", "--rm", "-T", "tools", "dovetail"),
-                    *("feed", stream, f"day/{stream}.parquet", "--rate", FEED_RATE),
-                ],
+                self._in_tools_command(
+                    *("dovetail", "feed", stream, f"day/{stream}.parquet", "--rate", FEED_RATE)
+                ),
                 cwd=ROOT,
                 env=self._environment,
                 stdout=subprocess.DEVNULL,
@@ -113,7 +112,9 @@ class ComposeTest:
         if not moves or not closed["pushes"]:
             raise CheckError("nothing was moved, or nothing went to disk")
         self.compose("stop", "spark-worker", "spark-master")
-        self.say(self._refusal("clean-up without Spark", self._tool_command(*CLEANUP)))
+        self.say(
+            self._refusal("clean-up without Spark", self._in_tools_command("dovetail", *CLEANUP))
+        )
         self.compose("start", "spark-master", "spark-worker")
         self._wait_until_healthy(7)
         owed = self._tools(*CLEANUP)
@@ -168,10 +169,10 @@ class ComposeTest:
         return json.loads(text.strip().splitlines()[-1]) if "--json" in words else text
 
     def _in_tools(self, *words: str) -> str:
-        return self.compose("run", "--rm", "-T", "tools", *words)
+        return self._call(self._in_tools_command(*words))
 
-    def _tool_command(self, *words: str) -> list[str]:
-        return [*self._compose, "run", "--rm", "-T", "tools", "dovetail", *words]
+    def _in_tools_command(self, *words: str) -> list[str]:
+        return [*self._compose, "run", "--rm", "-T", "tools", *words]
 
     def _call(self, words: list[str], *, check: bool = True) -> str:
         done = subprocess.run(

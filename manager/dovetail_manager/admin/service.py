@@ -172,14 +172,8 @@ class AdminService:
 
     def list_moves(self, ref: a.QueryRef) -> a.Moves:
         """Moves under way and ended ones, newest first."""
-
-        def here(g: Governor) -> list[a.MoveStatus]:
-            query = g.steering.queries[g.catalog.spec(ref.name).name]
-            ended = [m for m in g.ended_moves.values() if m.query == query.name]
-            return [move_status(m) for m in (*query.coordinator.moves.values(), *ended)]
-
         # In this order: a move that ends meanwhile is seen twice, not missed.
-        moves = {m.id: m for m in self._cluster.look(here)}
+        moves = self._moves_here(ref.name)
         history = moves_history(QueryName(ref.name))
         for _, text in self._cluster.store.records(history, newest=KEEP):
             move = move_from_record(text)
@@ -216,7 +210,7 @@ class AdminService:
         end_s = time.monotonic() + BEGIN_S_MAX
         while not begun.failure and begun.phase in BEFORE_MOVING and time.monotonic() < end_s:
             time.sleep(BEGIN_POLL_S)
-            begun = next(
+            begun = self._moves_here(request.query).get(begun.id) or next(
                 m for m in self.list_moves(a.QueryRef(request.query)).moves if m.id == begun.id
             )
         if begun.failure and begun.outcome in ("", MoveOutcome.ROLLED_BACK):
@@ -273,6 +267,16 @@ class AdminService:
         return seen
 
     # Parts ----------------------------------------------------------------------------------------
+
+    def _moves_here(self, name: str) -> dict[str, a.MoveStatus]:
+        """A query's moves that are not in the history yet, by id."""
+
+        def here(g: Governor) -> list[a.MoveStatus]:
+            query = g.steering.queries[g.catalog.spec(name).name]
+            ended = [m for m in g.ended_moves.values() if m.query == query.name]
+            return [move_status(m) for m in (*query.coordinator.moves.values(), *ended)]
+
+        return {m.id: m for m in self._cluster.look(here)}
 
     def _do(
         self,

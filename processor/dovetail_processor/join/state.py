@@ -33,10 +33,10 @@ from dovetail_processor.join.slab import Slab
 from dovetail_proto.partitioning import canonical_keys, is_bijective, partition_ids
 from dovetail_proto.query import QueryPlan
 
-_NO_MASK = np.zeros(0, np.bool_)
 FUEL_ROWS = 8 << 10
 """Rows after which `advance` lets others have a turn: some 4 ms."""
 
+_NO_MASK = np.zeros(0, np.bool_)
 _NO_KEYS = (np.zeros(1, np.int64), np.zeros(0, np.uint8))
 
 
@@ -272,7 +272,7 @@ class JoinState:
         return detached
 
     def view(self, ids: NDArray[np.int64]) -> Detached:
-        """Groups to be read in another thread while they stay; no row may be added meanwhile."""
+        """Groups to be read while they stay; no row may be added meanwhile."""
         parts = self._parts.reshape(self.partitions, self.n * adv.PART_FIELDS)
         return Detached(
             ids=ids,
