@@ -158,7 +158,7 @@ def test_operators_move_and_pin_groups_while_rows_arrive(cluster: Cluster) -> No
     assert [p.group for p in pinned.partitions if p.pinned] == mine[:1]
     assert not any(p.pinned for p in query.unpin(mine[:1]).partitions)
     assert query.rebalance(dry_run=True)
-    assert query.adaptations()
+    _until(lambda: bool(query.adaptations()))
     assert query.set_policy("active-disk").policy == "active-disk"
     query.wait(WAIT_S)
     assert is_join(query.results().to_arrow(), *tables)

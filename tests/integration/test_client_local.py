@@ -23,6 +23,9 @@ from kit.clusters import PAIR_SQL, gone, pair, same_bag, small_cluster
 
 WAIT_S = 60.0
 
+DEAD_AFTER_S = 8.0
+"""A processor that loads its kernels on a busy machine is silent for a second or two."""
+
 PARENT = """
 import json, signal, sys
 from kit.clusters import small_cluster
@@ -93,7 +96,7 @@ def test_a_temporary_folder_goes_and_a_named_one_stays(tmp_path: Path) -> None:
 def test_joining_outlives_the_manager_and_a_death_is_told(tmp_path: Path) -> None:
     """Kill and restart the manager between rows; then kill a processor, and start it again."""
     left, right = pair(seed=1)
-    with small_cluster(data_dir=tmp_path, dead_after_s=1.0) as local:
+    with small_cluster(data_dir=tmp_path, dead_after_s=DEAD_AFTER_S) as local:
         cluster = local.cluster
         streams = [cluster.stream("l", left.schema), cluster.stream("r", right.schema)]
         query = cluster.submit(PAIR_SQL.format(left="l", right="r"), name="q", partitions=20)

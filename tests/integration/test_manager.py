@@ -201,12 +201,12 @@ def test_a_processor_that_cannot_go_on_fails_the_query(
 
 def test_silence_is_death_and_fails_the_query(settings: ManagerSettings, attach: Attach) -> None:
     """Of the one that had part of it; streams at home there get another home."""
-    with ManagerServer(replace(settings, dead_after_s=1.0)) as manager:
+    with ManagerServer(replace(settings, dead_after_s=4.0)) as manager:
         _, p2 = joined(attach, manager, "p1", "p2")
         submit(manager)
         p2.close()
         status = until(manager, lambda s: s.state == "failed")
-        assert status.cause.startswith("processor p2 died: it was silent for 1.")
+        assert status.cause.startswith("processor p2 died: it was silent for ")
         dead = manager.admin.get_cluster().processors[1]
         assert (dead.name, dead.state) == ("p2", "dead")
         homes = {s.name: s.home for s in manager.admin.list_streams().streams}

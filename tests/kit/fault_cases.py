@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from dovetail import Query, Stream
 from dovetail.local_cluster import MANAGER
 from dovetail.results import Results
+from dovetail_proto.admin import MoveStatus
 from dovetail_proto.errors import Domain, DovetailError, Refusal
 from dovetail_proto.transport import Unreachable
 from kit.cluster_faults import WAIT_S, FaultyCluster, until
@@ -166,6 +167,10 @@ class Case:
     def outcome(self, move: str) -> str:
         """How a move ended; empty if it has not."""
         return next((m.outcome for m in self.query.moves() if m.id == move and m.ended_s), "")
+
+    def last_asked(self) -> MoveStatus:
+        """The newest move that an operator asked for, whether or not the manager could answer."""
+        return next(m for m in self.query.moves() if "operator" in m.reason)
 
     def await_moves(self) -> set[str]:
         """Until no move is under way; how they ended."""
