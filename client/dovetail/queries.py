@@ -16,7 +16,7 @@ from dovetail.channels import Channels
 from dovetail.quantities import format_bytes, format_count, parse_bytes
 from dovetail.results import Offset, Results
 from dovetail_proto import admin as a
-from dovetail_proto.errors import ConfigError, Domain, DovetailError, Refusal
+from dovetail_proto.errors import ConfigError, Domain, Refusal
 from dovetail_proto.transport import Unreachable
 
 if TYPE_CHECKING:
@@ -78,22 +78,25 @@ class Query:
         *,
         follow: bool = False,
         offsets: Mapping[str, Offset] | None = None,
-        processors: Iterable[str] | None = None,
+        logs: Iterable[str] | None = None,
     ) -> Results:
         """Its results so far, of all processors, as Arrow batches; with `follow`, until its end.
 
         After `wait` they hold everything that follows from what was sent before. `offsets` goes on
-        where a former reader's `offsets` were; `processors` reads the logs of these only. In which
-        order results come is not promised. What `cleanup` produces is not among them. Refusal if
-        the query writes its results to files or only counts them, Unreachable if a processor that
-        holds some is away.
+        where a former reader's `offsets` were; `logs` reads these only, of the ones that `status`
+        names. In which order results come is not promised. What `cleanup` produces is not among
+        them. Refusal if the query writes its results to files or only counts them, Unreachable if
+        a processor that has some is away.
         """
-        status = self.status()
-        chosen = None if processors is None else set(processors)
-        addresses = _instances(status, self._admin.get_cluster(), chosen)
-        schema = pa.ipc.read_schema(pa.py_buffer(status.schema))
+        chosen = None if logs is None else set(logs)
+
+        def look() -> tuple[list[a.LogStatus], bool]:
+            status = self.status()
+            return _logs(status, chosen), status.state in ("closed", "failed")
+
+        schema = pa.ipc.read_schema(pa.py_buffer(self.status().schema))
         read = Results(
-            self.name, schema, addresses, self._channels, offsets=offsets or {}, follow=follow
+            self.name, schema, look, self._channels, offsets=offsets or {}, follow=follow
         )
         self._open.add(read)
         return read
@@ -298,10 +301,8 @@ def _refuse_unless_closed(status: a.QueryStatus) -> None:
         )
 
 
-def _instances(
-    query: a.QueryStatus, cluster: a.ClusterStatus, chosen: set[str] | None
-) -> dict[str, str]:
-    """Where the results are: processor → address. An error if one cannot be asked."""
+def _logs(query: a.QueryStatus, chosen: set[str] | None) -> list[a.LogStatus]:
+    """The logs to read; Refusal if there are none, or not the chosen ones."""
     if query.counting or query.results_place:
         place = f"are files in {query.results_place!r}" if query.results_place else "were counted"
         raise Refusal(
@@ -310,24 +311,12 @@ def _instances(
             remedy="submit it without results and counting to read them here",
             reason="state",
         )
-    holders = [i.processor for i in query.instances if chosen is None or i.processor in chosen]
-    for name in sorted((chosen or set()) - set(holders)):
+    known = {log.name: log for log in query.logs}
+    if unknown := sorted((chosen or set()) - set(known)):
         raise Refusal(
-            Domain.MEMBER,
-            f"query {query.name!r} has no instance on processor {name!r}",
-            remedy=f"name one of {', '.join(i.processor for i in query.instances)}",
+            Domain.QUERY,
+            f"query {query.name!r} has no log {unknown[0]!r}",
+            remedy=f"name one of {', '.join(known)}",
             reason="unknown",
         )
-    present = {p.name: p.address for p in cluster.processors if p.state in ("alive", "leaving")}
-    # Who died without a result would have failed the query otherwise: nothing is there to be read.
-    empty = {i.processor for i in query.instances if not i.results and query.state != "failed"}
-    if away := [h for h in holders if not present.get(h) and h not in empty]:
-        raise _away(away[0], query.name)
-    return {holder: present[holder] for holder in holders if present.get(holder)}
-
-
-def _away(processor: str, query: str) -> DovetailError:
-    return Unreachable(
-        f"processor {processor!r}, which holds results of query {query!r}, is away",
-        remedy="name the processors to read from, without it",
-    )
+    return [log for name, log in known.items() if chosen is None or name in chosen]

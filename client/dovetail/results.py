@@ -1,15 +1,15 @@
-"""The results of a query, read from the logs of all processors at once.
+"""The results of a query, read from all its logs at once.
 
-Each processor keeps the results that it found in a log of its own; an offset (processor, segment,
-row) names a place in it for good. Batches come in the order of each log; between processors there
-is none.
+Each processor keeps the results that it finds in a log of its own; when it leaves, another one
+keeps the log. An offset (log, segment, row) names a place for good. Batches come in the order of
+each log; between logs there is none.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -18,19 +18,27 @@ import grpc
 import pyarrow as pa
 
 from dovetail.channels import READ_RESULTS, Channels, told
+from dovetail_proto.admin import LogStatus
 from dovetail_proto.arrow_bytes import from_bytes
 from dovetail_proto.errors import ConfigError, DovetailError
 from dovetail_proto.feeds import ReadResults, ResultBatch
-from dovetail_proto.ids import QueryName
+from dovetail_proto.ids import LogName, QueryName
+from dovetail_proto.transport import Unreachable
 from dovetail_proto.wire.data import decode, encode
 
 AHEAD_BATCHES = 4
-"""Batches that wait for the reader, of all processors together; what comes after waits there."""
+"""Batches that wait for the reader, of all logs together; what comes after waits there."""
+
+LOOK_S = 1.0
+"""How soon a follower sees the log of a processor that is new."""
+
+Look = Callable[[], tuple[Sequence[LogStatus], bool]]
+"""The logs there are, and whether the query is over: then there will be no other ones."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Offset:
-    """A place in one processor's log: the row of a segment."""
+    """A place in one log: the row of a segment."""
 
     segment: int
     row: int
@@ -42,40 +50,46 @@ START = Offset(0, 0)
 class Results:
     """Iterates over Arrow batches, once; a context manager that ends the reading.
 
-    `offsets` tells, per processor, where the next read would go on: give it to `Query.results` to
-    read on later, in another process too. With `follow` the iteration goes on with what comes and
-    ends when the query has ended; without, it ends with what had been found when it began.
+    `offsets` tells, per log, where the next read would go on: give it to `Query.results` to read on
+    later, in another process too. With `follow` the iteration goes on with what comes, also from
+    processors that join meanwhile or hand their log to another one, and ends when the query has
+    ended; without, it ends with what had been found when it began.
     """
 
     def __init__(
         self,
         query: str,
         schema: pa.Schema,
-        processors: Mapping[str, str],
+        look: Look,
         channels: Channels,
         *,
         offsets: Mapping[str, Offset],
         follow: bool,
     ) -> None:
-        """`processors` are the ones to read from, by name, with their addresses."""
+        """Unreachable if a log cannot be read."""
         self.schema = schema
-        self.offsets = {p: offsets.get(p, START) for p in processors}
+        logs, self._over = look()
+        self.offsets = {log.name: offsets.get(log.name, START) for log in logs}
+        self._query = query
+        self._look = look
+        self._channels = channels
+        self._given = offsets
+        self._follow = follow
+        self._next = dict(self.offsets)  # where the reader of a log is
         self._batches: queue.Queue[tuple[str, Offset, pa.RecordBatch]] = queue.Queue(AHEAD_BATCHES)
         self._stopped = threading.Event()
         self._failure: DovetailError | None = None
         self._lock = threading.Lock()
-        self._readers = len(processors)
-        self._calls = {
-            name: channels.unary_stream(
-                address,
-                READ_RESULTS,
-                encode(ReadResults(QueryName(query), at.segment, at.row, follow)),
-            )
-            for name, address in processors.items()
-            for at in (self.offsets[name],)
-        }
-        for name in self._calls:
-            threading.Thread(target=self._read, args=(name,), name="results", daemon=True).start()
+        self._threads = 0  # that may still bring something
+        self._calls: dict[str, Any] = {}  # of logs that are being read
+        self._ended: set[str] = set()  # logs that are read to their end
+        for log in logs:
+            if not log.address:
+                raise self._away(log)
+        for log in logs:
+            self._begin(log)
+        if follow and not self._over:
+            self._start(self._watch)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self
@@ -83,22 +97,24 @@ class Results:
     def __next__(self) -> pa.RecordBatch:
         while True:
             with self._lock:
-                over = self._readers == 0 or self._failure is not None
+                over = self._threads == 0 or self._failure is not None
             try:
-                processor, offset, batch = self._batches.get(timeout=0 if over else 0.1)
+                log, offset, batch = self._batches.get(timeout=0 if over else 0.1)
             except queue.Empty:
                 if not over:
                     continue
                 if self._failure is not None:
                     raise self._failure from None
                 raise StopIteration from None
-            self.offsets[processor] = Offset(offset.segment, offset.row + batch.num_rows)
+            self.offsets[log] = Offset(offset.segment, offset.row + batch.num_rows)
             return batch
 
     def close(self) -> None:
         """End the reading; the iteration then ends too."""
         self._stopped.set()
-        for call in self._calls.values():
+        with self._lock:
+            calls = list(self._calls.values())
+        for call in calls:
             call.cancel()
 
     def to_arrow(self) -> pa.Table:
@@ -122,33 +138,90 @@ class Results:
             raise _absent("polars") from e
         return polars.from_arrow(self.to_arrow())
 
-    def _read(self, processor: str) -> None:
+    # Threads: one for each log, and one that looks for new logs -----------------------------------
+
+    def _start(self, work: Callable[..., DovetailError | None], *args: object) -> None:
+        def run() -> None:
+            failure = work(*args)
+            with self._lock:
+                self._threads -= 1
+                self._failure = self._failure or failure
+
+        with self._lock:
+            self._threads += 1
+        threading.Thread(target=run, name="results", daemon=True).start()
+
+    def _begin(self, log: LogStatus) -> None:
+        at = self._next.setdefault(log.name, self._given.get(log.name, START))
+        asked = ReadResults(
+            QueryName(self._query), LogName(log.name), at.segment, at.row, self._follow
+        )
+        call = self._channels.unary_stream(log.address, READ_RESULTS, encode(asked))
+        with self._lock:
+            self._calls[log.name] = call
+        self._start(self._read, log.name, call)
+
+    def _read(self, log: str, call: Any) -> DovetailError | None:
+        """Hand over what a log has; the error that ended it."""
         failure: DovetailError | None = None
         try:
-            for data in self._calls[processor]:
+            for data in call:
                 sent = decode(ResultBatch, data)
                 if sent.payload:
-                    what = f"a batch of results of processor {processor!r}"
-                    batch = from_bytes(sent.payload, self.schema, what)
-                    self._hand_over(processor, Offset(sent.segment, sent.row), batch)
+                    batch = from_bytes(sent.payload, self.schema, f"a batch of log {log!r}")
+                    self._hand_over(log, Offset(sent.segment, sent.row), batch)
                 if self._stopped.is_set():
-                    break
+                    return None
         except grpc.RpcError as e:
-            if not self._stopped.is_set():
-                failure = told(e, f"reading the results of processor {processor!r}")
+            if self._stopped.is_set():
+                return None
+            failure = told(e, f"reading the log {log!r}")
         except DovetailError as e:
             failure = e
         with self._lock:
-            self._readers -= 1
-            self._failure = self._failure or failure
+            del self._calls[log]
+            if failure is None:
+                self._ended.add(log)
+            elif isinstance(failure, Unreachable) and self._follow and not self._over:
+                failure = None  # it may have been handed to another processor: `_watch` sees
+        return failure
 
-    def _hand_over(self, processor: str, at: Offset, batch: pa.RecordBatch) -> None:
+    def _watch(self) -> DovetailError | None:
+        """Begin to read logs that are new, or somewhere else, until the query is over."""
+        while not self._stopped.wait(LOOK_S):
+            try:
+                logs, over = self._look()
+            except Unreachable:
+                continue  # the manager: it will be back
+            except DovetailError as e:
+                return e
+            with self._lock:
+                self._over = over
+                idle = [x for x in logs if x.name not in self._ended | self._calls.keys()]
+            for log in idle:
+                if log.address:
+                    self._begin(log)
+                elif over:
+                    return self._away(log)
+            if over:
+                return None
+        return None
+
+    def _hand_over(self, log: str, at: Offset, batch: pa.RecordBatch) -> None:
         while not self._stopped.is_set():
             try:
-                self._batches.put((processor, at, batch), timeout=0.1)
+                self._batches.put((log, at, batch), timeout=0.1)
+                self._next[log] = Offset(at.segment, at.row + batch.num_rows)
                 return
             except queue.Full:
                 continue
+
+    def _away(self, log: LogStatus) -> DovetailError:
+        return Unreachable(
+            f"processor {log.processor!r}, which has log {log.name!r} of query {self._query!r}, "
+            "is away",
+            remedy="name the logs to read, without it",
+        )
 
     def __enter__(self) -> Self:
         return self

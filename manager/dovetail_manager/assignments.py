@@ -16,7 +16,7 @@ from dovetail_manager.catalog import Catalog, End, Spec
 from dovetail_manager.membership import MemberState
 from dovetail_manager.moves.protocol import Send
 from dovetail_manager.steering import Steering
-from dovetail_proto.assignment import Assignment, Phase, QueryTask, StreamTask
+from dovetail_proto.assignment import Assignment, Leaving, Phase, QueryTask, StreamTask
 from dovetail_proto.ids import ProcessorId
 from dovetail_proto.messages import Assign
 
@@ -76,6 +76,7 @@ class Assignments:
     def of(self, processor: ProcessorId) -> Assignment:
         """All that `processor` is to run, as far as it is durable."""
         members = self._steering.membership.alive()
+        leavers = [m.processor for m in members if m.state is MemberState.LEAVING]
         return Assignment(
             self._steering.epoch,
             self.version,
@@ -86,13 +87,18 @@ class Assignments:
                 if s.home == processor
             ),
             tuple(
-                self._task(spec)
+                self._task(spec, processor)
                 for _, spec in sorted(self._catalog.specs.durable.items())
                 if self._runs(spec, processor)
             ),
-            leaving=any(
-                m.processor == processor and m.state is MemberState.LEAVING for m in members
-            ),
+            leaving=self._leaving(processor) if processor in leavers else None,
+        )
+
+    def _leaving(self, processor: ProcessorId) -> Leaving:
+        specs = self._catalog.specs.durable.values()
+        return Leaving(
+            self._steering.membership.heir_of(processor),
+            {spec.name: spec.run for spec in specs if spec.has_logs},
         )
 
     def _untold(self) -> list[ProcessorId]:
@@ -110,7 +116,7 @@ class Assignments:
         query = self._steering.queries[spec.name]
         return not query.told or processor in query.stopping
 
-    def _task(self, spec: Spec) -> QueryTask:
+    def _task(self, spec: Spec, processor: ProcessorId) -> QueryTask:
         query = self._steering.queries[spec.name]
         # An instance that has closed takes part in no move: open ones end first, none begins.
         adaptation = self._steering.settings.adaptation
@@ -128,4 +134,5 @@ class Assignments:
             settle_s=adaptation.settle_intervals * adaptation.move_interval_s,
             paper_restrictions=adaptation.paper_restrictions,
             run=spec.run,
+            log=spec.log_of(processor),
         )

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from dovetail_proto.assignment import DiskSettings, Phase
 from dovetail_proto.errors import ConfigError, Domain, DovetailError, Refusal
-from dovetail_proto.ids import ProcessorId, QueryName, StreamName
+from dovetail_proto.ids import LogName, ProcessorId, QueryName, StreamName
 from dovetail_proto.messages import QueryLoad, Stage
 from dovetail_proto.query import QueryPlan, plan_from_json
 
@@ -78,6 +78,16 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptLog:
+    """A result log whose writer has left."""
+
+    name: LogName
+    writer: ProcessorId
+    incarnation: int  # of the writer when it left
+    keeper: ProcessorId
+
+
+@dataclass(frozen=True, slots=True)
 class Spec:
     """A submitted query, until it is dropped."""
 
@@ -94,6 +104,7 @@ class Spec:
     ended_s: float = 0.0
     instances: tuple[Instance, ...] = ()  # of those who left; of all, once it has ended
     settled: bool = False  # it has failed, and everyone has dropped it
+    kept: tuple[KeptLog, ...] = ()  # oldest first
 
     @property
     def key(self) -> str:
@@ -104,6 +115,31 @@ class Spec:
     def run(self) -> str:
         """Tells this submission from every other one, also of the same name."""
         return f"{self.name}-{int(self.created_s * 1e6)}"
+
+    @property
+    def has_logs(self) -> bool:
+        """Whether results go to the processors' logs."""
+        return self.results is None and not self.counting
+
+    def log_of(self, writer: ProcessorId) -> LogName:
+        """The log that a processor writes, or would write now."""
+        before = sum(k.writer == writer for k in self.kept)
+        return LogName(f"{writer}.{before + 1}" if before else writer)
+
+    def writes(self, instance: Instance) -> bool:
+        """Whether what an instance found is in the log that its processor writes now."""
+        return all(
+            k.writer != instance.processor or k.incarnation < instance.incarnation
+            for k in self.kept
+        )
+
+    def handed_on(self, leaver: ProcessorId, incarnation: int, heir: ProcessorId) -> Spec:
+        """The spec when a processor that leaves has handed all its logs to another one."""
+        kept = [replace(k, keeper=heir) if k.keeper == leaver else k for k in self.kept]
+        mine = [i for i in self.instances if i.processor == leaver and self.writes(i)]
+        if any(i.load.results for i in mine):
+            kept.append(KeptLog(self.log_of(leaver), leaver, incarnation, heir))
+        return replace(self, kept=tuple(kept))
 
     def with_instances(self, instances: tuple[Instance, ...]) -> Spec:
         """The spec with newer reports; those of the same incarnation are replaced."""
@@ -127,6 +163,7 @@ class Spec:
                 "ended_s": self.ended_s,
                 "instances": [[i.processor, i.incarnation, asdict(i.load)] for i in self.instances],
                 "settled": self.settled,
+                "kept": [asdict(k) for k in self.kept],
             }
         )
 
@@ -264,6 +301,7 @@ def spec_from_json(text: str) -> Spec:
                 Instance(ProcessorId(p), int(n), _load(fields)) for p, n, fields in raw["instances"]
             ),
             settled=bool(raw["settled"]),
+            kept=tuple(KeptLog(**k) for k in raw["kept"]),
         )
     except (KeyError, TypeError, ValueError, DovetailError) as e:
         raise _damaged("query", e) from e

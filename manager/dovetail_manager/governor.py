@@ -63,6 +63,7 @@ class Governor(Verbs):
     def __init__(self, steering: Steering, catalog: Catalog) -> None:
         super().__init__(steering, catalog)
         steering.beside = self._farewell
+        steering.free = self._bequeathed
         self._now_s = 0.0  # of the event that is being handled
 
     @classmethod
@@ -240,6 +241,7 @@ class Governor(Verbs):
     def _farewell(self, member: Member) -> dict[str, str | None]:
         """A member has left or died: what it reported is kept, and which queries it took along."""
         puts: dict[str, str | None] = {}
+        heir = self.steering.membership.heir_of(member.processor)
         for spec in list(self.catalog.specs.wanted.values()):
             changed = spec
             load = self.steering.load.report(spec.name, member)
@@ -248,10 +250,17 @@ class Governor(Verbs):
                 changed = spec.with_instances((last,))
             if self.steering.queries[spec.name].cause and not spec.end:
                 changed = self._ended(changed, End.FAILED)
-            if changed is not spec:
+            if member.state is MemberState.LEFT and heir is not None and spec.has_logs:
+                changed = changed.handed_on(member.processor, member.incarnation, heir)
+            if changed != spec:
                 self.catalog.specs.wanted[spec.name] = changed
                 puts[changed.key] = changed.to_json()
         return puts
+
+    def _bequeathed(self, member: Member) -> bool:
+        """Whether the result logs of a member that leaves are where they will be looked for."""
+        heir = self.steering.membership.heir_of(member.processor)
+        return heir is None or member.heir == heir
 
     def _rehomed(self, now_s: float) -> list[Output]:
         """Streams whose home left or died, and that no running query reads, get another one."""

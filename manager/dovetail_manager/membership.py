@@ -1,6 +1,6 @@
 """Which processors there are: joining, alive, leaving, gone or dead. A pure machine.
 
-    Join ─▶ ALIVE ── Leave ─▶ LEAVING ── owns nothing, hosts nothing ─▶ LEFT
+    Join ─▶ ALIVE ── Leave ─▶ LEAVING ── owns, hosts and keeps nothing ─▶ LEFT
               │                  │
               └── silent for `dead_after_s`, or a newer incarnation joins ─▶ DEAD
 
@@ -42,6 +42,7 @@ class Member:
     heard_s: float  # when it was last heard; a restarted manager starts from its own start
     cause: str = ""  # why it is dead; empty otherwise
     address: str = ""  # where its data plane answers
+    heir: str = ""  # who has its result logs, as it says while it leaves
 
 
 class Membership:
@@ -116,6 +117,7 @@ class Membership:
     def leave(self, m: Leave, now_s: float) -> list[Member]:
         """Start draining a member; nothing if it is leaving already."""
         known = self.heartbeat(m, now_s)
+        known.heir = m.heir
         if known.state is MemberState.LEAVING:
             return []
         known.state = MemberState.LEAVING
@@ -128,6 +130,11 @@ class Membership:
             return []
         known.state = MemberState.LEFT
         return [known]
+
+    def heir_of(self, leaver: ProcessorId) -> ProcessorId | None:
+        """Who gets the result logs of a member that leaves, if anyone is there."""
+        others = (m.processor for m in self.alive() if m.state is MemberState.ALIVE)
+        return next((p for p in others if p != leaver), None)
 
     def tick(self, now_s: float) -> list[Member]:
         """Declare dead who has been silent for too long.

@@ -43,6 +43,9 @@ class Steering(QuerySteering):
     beside: Callable[[Member], Puts] = staticmethod(lambda member: {})
     """What else is written in the transaction in which a member leaves or dies."""
 
+    free: Callable[[Member], bool] = staticmethod(lambda member: True)
+    """Whether a member that leaves, and that no query needs, may be let go."""
+
     @classmethod
     def resume(
         cls,
@@ -219,10 +222,13 @@ class Steering(QuerySteering):
     def _let_go(self) -> list[Instruction]:
         out: list[Instruction] = []
         for member in self.membership.alive():
-            if member.state is MemberState.LEAVING and not self._needed(member):
+            if member.state is MemberState.LEAVING and self._may_go(member):
                 for gone in self.membership.drained(member.processor):
                     out.append(self._write_member("member", gone))
         return out
+
+    def _may_go(self, member: Member) -> bool:
+        return not self._needed(member) and self.free(member)
 
     def _needed(self, member: Member) -> bool:
         """Whether a query still has something there, or has not said how it ended there."""

@@ -155,6 +155,15 @@ class InstanceStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class LogStatus:
+    """A log of results; offsets in it hold, whoever keeps it."""
+
+    name: str
+    processor: str  # that writes it, or keeps it since the writer left
+    address: str  # where it can be read; empty: the processor is away
+
+
+@dataclass(frozen=True, slots=True)
 class QueryStatus:
     """A query; `cause` says why it failed, if it did. Counts are sums over `instances`.
 
@@ -186,6 +195,7 @@ class QueryStatus:
     spill: str  # folder; empty: the processors' own data
     created_s: float
     ended_s: float  # when it was closed or failed; 0 until then
+    logs: tuple[LogStatus, ...]  # none with `results_place` or `counting`
 
 
 @dataclass(frozen=True, slots=True)

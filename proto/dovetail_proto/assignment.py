@@ -72,6 +72,18 @@ class QueryTask:
     settle_s: float = 0.0  # a group that came from elsewhere is not chosen to move for so long
     paper_restrictions: bool = False  # nor is one that has generations on disk
     run: str = ""  # the same for all processors' spill stores of this query, and no other's
+    log: str = ""  # of the results found here, if they go to a log
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """The groups of a processor are moved away; then it is let go, and must not come back.
+
+    Before, it hands its result logs to `heir`; None: nobody else is there.
+    """
+
+    heir: ProcessorId | None
+    runs: Mapping[QueryName, str]  # of all queries whose logs can still be asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +95,7 @@ class Assignment:
     peers: Mapping[ProcessorId, str]  # addresses of all members' data planes, this one's too
     streams: tuple[StreamTask, ...]
     queries: tuple[QueryTask, ...]
-    leaving: bool = False  # its groups are moved away; then it is let go, and must not come back
+    leaving: Leaving | None = None
 
     def to_json(self) -> str:
         """As text for `Assign`."""
@@ -118,10 +130,12 @@ class Assignment:
                         "settle_s": q.settle_s,
                         "paper_restrictions": q.paper_restrictions,
                         "run": q.run,
+                        "log": q.log,
                     }
                     for q in self.queries
                 ],
-                "leaving": self.leaving,
+                "leaving": self.leaving
+                and {"heir": self.leaving.heir, "runs": dict(self.leaving.runs)},
             }
         )
 
@@ -144,7 +158,7 @@ def assignment_from_json(text: str) -> Assignment:
                 for s in raw["streams"]
             ),
             tuple(_read_query(q) for q in raw["queries"]),
-            bool(raw["leaving"]),
+            raw["leaving"] and _read_leaving(raw["leaving"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException, DovetailError) as e:
         raise Refusal(Domain.MESSAGE, f"not an assignment: {e}") from e
@@ -167,4 +181,13 @@ def _read_query(q: dict[str, Any]) -> QueryTask:
         settle_s=float(q["settle_s"]),
         paper_restrictions=bool(q["paper_restrictions"]),
         run=str(q["run"]),
+        log=str(q["log"]),
+    )
+
+
+def _read_leaving(raw: dict[str, Any]) -> Leaving:
+    heir = raw["heir"]
+    return Leaving(
+        None if heir is None else ProcessorId(heir),
+        {QueryName(q): str(run) for q, run in raw["runs"].items()},
     )

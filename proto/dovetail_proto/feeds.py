@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dovetail_proto.ids import MapVersion, QueryName, SplitId, StreamName
+from dovetail_proto.ids import LogName, MapVersion, QueryName, SplitId, StreamName
 from dovetail_proto.messages import EndOfMovedPartitions
 
 
@@ -92,9 +92,10 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class ReadResults:
-    """Client → processor: the results of its instance from an offset on."""
+    """Client → processor: the results in one of its logs from an offset on."""
 
     query: QueryName
+    log: LogName
     segment: int
     row: int
     follow: bool  # go on when all that is there was sent
@@ -108,3 +109,20 @@ class ResultBatch:
     row: int
     payload: bytes = field(repr=False)  # Arrow IPC stream of one batch; empty: nothing yet
     ended: bool  # nothing follows: the query is closed or was stopped
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """Processor that leaves → heir: a piece of a file of a result log, to be kept there.
+
+    Pieces of a file come in order, each answered; the first one, again, starts the file anew.
+    """
+
+    query: QueryName
+    run: str  # of the query: logs of another run of the same name are dropped
+    log: LogName
+    segment: int
+    start: int  # of the payload in the file
+    size_bytes: int  # of the file
+    checksum: int  # CRC-32 of the file
+    payload: bytes = field(repr=False)

@@ -29,8 +29,14 @@ ProcessorId = NewType("ProcessorId", str)
 QueryName = NewType("QueryName", str)
 StreamName = NewType("StreamName", str)
 
+LogName = NewType("LogName", str)
+"""A log of results: its writer's name; `<processor>.<n>` for the n-th one of a writer that left
+before and came back.
+"""
+
 MOVE_ID = re.compile(r"[0-9]{10}-[0-9]{8}")
 NAME = re.compile(r"[a-z0-9_-]{1,64}")
+LOG_NAME = re.compile(r"[a-z0-9_-]{1,64}(\.[0-9]{1,9})?")
 
 
 def check_name(kind: str, name: str) -> str:

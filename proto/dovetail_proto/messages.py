@@ -303,10 +303,14 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Processor → manager: move my groups away, then let me go."""
+    """Processor → manager: move my groups away, then let me go.
+
+    `heir` has all of its result logs, as far as they were to be handed over; empty until then.
+    """
 
     processor: ProcessorId
     incarnation: int
+    heir: str = ""
 
 
 @dataclass(frozen=True, slots=True)

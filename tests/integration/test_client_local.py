@@ -121,7 +121,7 @@ def test_joining_outlives_the_manager_and_a_death_is_told(tmp_path: Path) -> Non
             query.wait(WAIT_S)
         with pytest.raises(Unreachable, match="processor 'p2'"):
             query.results()
-        assert query.results(processors=["p1"]).to_arrow().num_rows > 0
+        assert query.results(logs=["p1"]).to_arrow().num_rows > 0
         local.start_processor("p2")
         assert {p.name for p in cluster.status().processors if p.state == "alive"} == {"p1", "p2"}
     assert (tmp_path / "manager.db").exists()

@@ -52,7 +52,51 @@ def test_a_leaver_is_drained_under_load_and_its_spilled_state_is_cleaned_up(
     case.check(
         pa.concat_tables(pq.read_table(f, partitioning=None) for f in files.rglob("*.parquet"))
     )
-    logged.check(logged.results_on_disk())
+    logged.check(logged.query.results().to_arrow())
+
+
+def test_results_of_those_who_left_stay_readable_by_the_same_offsets(local: FaultyCluster) -> None:
+    """Also when the heir leaves, when the writer comes back, and when the query was closed."""
+    case = Case(local, "kept", home="p1")
+    closed = Case(local, "closed", home="p1", rows=600)
+    closed.feed(1.0)
+    closed.query.close()
+    followed = case.query.results(follow=True)
+    case.feed(0.2)
+    case.query.wait()
+    early = case.query.results()
+    parts = [early.to_arrow()]
+    leave(local, "p3")
+    assert homes(case) == {"p1": "p1", "p2": "p2", "p3": "p1"}
+    case.feed(0.4)
+    local.restart_dead()
+    case.await_moved("p1", "p3")
+    case.feed(0.6)
+    case.query.wait()
+    assert homes(case) == {"p1": "p1", "p2": "p2", "p3": "p1", "p3.2": "p3"}
+    leave(local, "p3")
+    leave(local, "p2")
+    assert homes(case) == dict.fromkeys(("p1", "p2", "p3", "p3.2"), "p1")
+    case.feed(1.0)
+    case.query.wait()
+    parts.append(case.query.results(offsets=early.offsets).to_arrow())
+    case.check(pa.concat_tables(parts))
+    case.query.close()
+    case.check(followed.to_arrow())
+    case.check(case.query.results().to_arrow())
+    closed.check(closed.query.results().to_arrow())
+
+
+def leave(local: FaultyCluster, name: str) -> None:
+    """Have a processor leave, and its process end."""
+    local.cluster.leave(name)
+    until(lambda: state_of(local, name) == "left", f"{name} has left")
+    until(lambda: not local.processes[name].running, "its process has ended")
+
+
+def homes(case: Case) -> dict[str, str]:
+    """Which processor has which log."""
+    return {log.name: log.processor for log in case.query.status().logs}
 
 
 @pytest.mark.parametrize("disk", ["files", "log"])

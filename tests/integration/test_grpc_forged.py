@@ -17,6 +17,7 @@ from dovetail_proto.feeds import (
     EndOfInput,
     IngestBatch,
     LinkFrame,
+    LogPiece,
     QueryAt,
     ReadResults,
     TupleBatch,
@@ -24,6 +25,7 @@ from dovetail_proto.feeds import (
 from dovetail_proto.ids import (
     Epoch,
     GroupId,
+    LogName,
     MapVersion,
     MoveId,
     ProcessorId,
@@ -87,7 +89,13 @@ GENUINE: dict[str, list[bytes]] = {
     ],
     "DataPlane/Ingest": [data.encode(IngestBatch(StreamName("a2"), "forger", 1, to_bytes(BATCH)))],
     "DataPlane/AwaitJoined": [data.encode(QueryAt(QueryName("forged")))],
-    "DataPlane/ReadResults": [data.encode(ReadResults(QueryName("forged"), 0, 0, False))],
+    "DataPlane/ReadResults": [
+        data.encode(ReadResults(QueryName("forged"), LogName("p1"), 0, 0, False))
+    ],
+    "DataPlane/KeepResults": [
+        data.encode(LogPiece(QueryName("forged"), "forged-1", LogName("p9"), 0, 0, 9, 1, b"PAR1")),
+        data.encode(LogPiece(QueryName("other"), "other-1", LogName("p9"), 0, 0, 4, 1, b"PAR1")),
+    ],
     "DataPlane/ReceivePartitions": [
         parts(ReceivePartitions(REF, 0, (GroupId(1),), 100, b"\x02\0\0\0\0\0\0\0{}" * 3))
     ],

@@ -20,7 +20,7 @@ from grpc_health.v1 import health_pb2
 
 from dovetail_manager.server import ManagerServer, ManagerSettings
 from dovetail_proto import admin as a
-from dovetail_proto.assignment import Phase
+from dovetail_proto.assignment import Leaving, Phase
 from dovetail_proto.errors import ConfigError, Domain, DovetailError, Refusal
 from dovetail_proto.ids import ProcessorId
 from dovetail_proto.messages import Assign, Heard, Leave, Stage, StopQuery
@@ -308,11 +308,16 @@ def test_a_new_stream_of_a_processor_replaces_the_old_one(
 
 
 def test_a_leaving_processor_is_let_go(manager: ManagerServer, attach: Attach) -> None:
-    """It owns nothing and hosts nothing; its streams get another home."""
+    """It owns nothing and hosts nothing, and its heir has its logs; its streams get a new home."""
     p1, _ = joined(attach, manager, "p1", "p2")
     manager.admin.create_stream(a.CreateStream("trades", SCHEMA))
     assert manager.admin.leave(a.ProcessorRef("p1")).state == "leaving"
-    p1.assignment(lambda x: x.leaving and not x.streams)
+    told = p1.assignment(lambda x: x.leaving and not x.streams)
+    assert told.leaving == Leaving(ProcessorId("p2"), {})
+    for heir in ("", "p3"):
+        p1.say(Leave(ProcessorId("p1"), 1, heir))
+        assert manager.admin.get_cluster().processors[0].state == "leaving"
+    p1.say(Leave(ProcessorId("p1"), 1, "p2"))
     p1.wait(Heard, lambda m: not m.member)
     assert manager.admin.get_cluster().processors[0].state == "left"
     assert manager.admin.list_streams().streams[0].home == "p2"

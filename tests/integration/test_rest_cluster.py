@@ -161,5 +161,5 @@ def test_a_processor_that_dies_is_told_over_rest(cluster: Cluster) -> None:
     assert waited.status_code == 409
     assert "p2" in waited.json()["message"]
     assert cluster.http.get("/v1/queries/doomed/results").status_code == 503
-    rest = cluster.http.get("/v1/queries/doomed/results?processor=p1")
+    rest = cluster.http.get("/v1/queries/doomed/results?log=p1")
     assert rest.status_code == 200

@@ -166,7 +166,7 @@ def test_times_decimals_and_bytes_come_as_text_in_json(rest: Running) -> None:
     query = rest.service.queries["q"]
     rest.service.queries["q"] = replace(query, schema=taken.schema.serialize().to_pybytes())
     rest.plane.results = [taken]
-    lines = rest.http.get("/v1/queries/q/results?processor=p1", headers=LINES).text.splitlines()
+    lines = rest.http.get("/v1/queries/q/results?log=p1", headers=LINES).text.splitlines()
     assert [json.loads(line) for line in lines] == [row, dict.fromkeys(row)]
 
 
@@ -226,14 +226,14 @@ def test_wait_answers_when_the_join_has_caught_up_and_not_later_than_asked(rest:
 
 
 def test_results_of_all_processors_come_as_one_arrow_stream_with_offsets(rest: Running) -> None:
-    """From any offset of one processor on."""
+    """From any offset of one log on."""
     rest.plane.results = results(2, 3)
     body = rest.http.get("/v1/queries/q/results").content
     with pa.ipc.open_stream(body) as reader:
         pieces = [reader.read_next_batch_with_custom_metadata() for _ in range(4)]
-    places = sorted((p.custom_metadata[b"dovetail-processor"], p.batch.num_rows) for p in pieces)
+    places = sorted((p.custom_metadata[b"dovetail-log"], p.batch.num_rows) for p in pieces)
     assert places == [(b"p1", 2), (b"p1", 3), (b"p2", 2), (b"p2", 3)]
-    later = rest.http.get("/v1/queries/q/results?processor=p2&segment=1&row=1").content
+    later = rest.http.get("/v1/queries/q/results?log=p2&segment=1&row=1").content
     with pa.ipc.open_stream(later) as reader:
         rows, metadata = reader.read_next_batch_with_custom_metadata()
     assert rows["k"].to_pylist() == [1, 2]
@@ -250,14 +250,14 @@ def test_a_query_without_results_answers_an_empty_table(rest: Running) -> None:
 def test_a_limit_cuts_the_results(rest: Running) -> None:
     """In the middle of a batch."""
     rest.plane.results = results(2, 3)
-    lines = rest.http.get("/v1/queries/q/results?processor=p1&limit=4", headers=LINES).text
+    lines = rest.http.get("/v1/queries/q/results?log=p1&limit=4", headers=LINES).text
     assert [json.loads(line)["k"] for line in lines.splitlines()] == [0, 1, 0, 1]
 
 
 def test_a_reader_that_stops_reading_stops_the_processors(rest: Running) -> None:
     """Far more is there than is held: most of it never leaves them."""
     rest.plane.results = results(*[200_000] * 200)
-    with rest.http.stream("GET", "/v1/queries/q/results?processor=p1") as answer:
+    with rest.http.stream("GET", "/v1/queries/q/results?log=p1") as answer:
         next(answer.iter_raw())
     assert rest.plane.reading_ended.wait(60)
     assert rest.plane.sent < 100
@@ -265,7 +265,7 @@ def test_a_reader_that_stops_reading_stops_the_processors(rest: Running) -> None
 
 def test_a_follower_that_leaves_while_nothing_comes_is_let_go(rest: Running) -> None:
     """Nobody would notice otherwise until the next result."""
-    with rest.http.stream("GET", "/v1/queries/q/results?processor=p1&follow=true"):
+    with rest.http.stream("GET", "/v1/queries/q/results?log=p1&follow=true"):
         assert rest.plane.reading_begun.wait(60)
         assert not rest.plane.reading_ended.is_set()
     assert rest.plane.reading_ended.wait(60)
@@ -275,13 +275,13 @@ def test_results_that_are_not_in_a_log_are_refused_with_their_place(rest: Runnin
     """Or with the processor that is away or has none."""
     rest.http.post("/v1/queries", json={"name": "files", "sql": "SELECT 1", "results": "/out"})
     rest.refused(rest.http.get("/v1/queries/files/results"), 409, "are files in '/out'")
-    rest.refused(rest.http.get("/v1/queries/q/results?processor=p9"), 404, "no instance on")
+    rest.refused(rest.http.get("/v1/queries/q/results?log=p9"), 404, "no log 'p9'")
     rest.service.gone = True
     try:
         away = rest.http.get("/v1/queries/q/results")
     finally:
         rest.service.gone = False
-    rest.refused(away, 503, "processor 'p1', which holds results")
+    rest.refused(away, 503, "processor 'p1', which has log 'p1'")
 
 
 def test_results_that_are_forged_are_told_as_a_defect(rest: Running) -> None:

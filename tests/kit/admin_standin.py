@@ -199,6 +199,7 @@ class AdminStandIn(AdminService):
             spill=request.spill,
             created_s=1.0,
             ended_s=0.0,
+            logs=tuple(a.LogStatus(p, p, self.plane.address) for p in PROCESSORS),
         )
         self.queries[request.name] = made
         return made
@@ -207,7 +208,9 @@ class AdminStandIn(AdminService):
         """Find it."""
         if ref.name not in self.queries:
             raise _refused(f"query {ref.name!r} is not known", "unknown")
-        return self.queries[ref.name]
+        found = self.queries[ref.name]
+        away = tuple(replace(log, address="") for log in found.logs)
+        return replace(found, logs=away) if self.gone else found
 
     def list_queries(self) -> a.Queries:
         """All."""

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from dovetail import Query, Stream
 from dovetail.local_cluster import MANAGER
 from dovetail.results import Results
-from dovetail_proto.admin import MoveStatus
+from dovetail_proto.admin import LogStatus, MoveStatus
 from dovetail_proto.errors import Domain, DovetailError, Refusal
 from dovetail_proto.transport import Unreachable
 from kit.cluster_faults import WAIT_S, FaultyCluster, until
@@ -191,7 +191,7 @@ class Case:
         """What every processor has written down, whoever lives."""
         parts = [self.schema.empty_table()]
         for name in self.local.names:
-            folder = self.local.data_dir / name / "results" / self.query.name
+            folder = self.local.data_dir / name / "results" / self.query.name / name
             parts += [pq.read_table(f) for f in sorted(folder.glob("segment-*.parquet"))]
         return pa.concat_tables(parts)
 
@@ -201,10 +201,11 @@ class Case:
 
     def rows_found(self) -> int:
         """Results in the logs of all processors; asks no manager."""
+        logs = [LogStatus(name, name, address) for name, address in self.addresses.items()]
         read = Results(
             self.query.name,
             self.schema,
-            self.addresses,
+            lambda: (logs, False),
             self.local.cluster._channels,
             offsets={},
             follow=False,

@@ -25,6 +25,7 @@ from dovetail_proto.wire import control, data
 ROOT = Path(__file__).resolve().parents[2]
 
 NAMES = st.from_regex(r"[a-z0-9_-]{1,64}", fullmatch=True)
+LOGS = st.one_of(NAMES, st.builds("{}.{}".format, NAMES, st.integers(2, 999)))
 COUNTS = st.integers(0, (1 << 63) - 1)
 POSITIVE = st.integers(1, (1 << 63) - 1)
 TEXTS = st.text(max_size=200)
@@ -126,7 +127,7 @@ CONTROL: dict[str, st.SearchStrategy[m.ControlMessage]] = {
     ),
     "assign": st.builds(m.Assign, POSITIVE, POSITIVE, st.text(min_size=1, max_size=20)),
     "heard": st.builds(m.Heard, POSITIVE, NAMES, POSITIVE, st.booleans()),
-    "leave": st.builds(m.Leave, NAMES, POSITIVE),
+    "leave": st.builds(m.Leave, NAMES, POSITIVE, st.one_of(st.just(""), NAMES)),
     "stop": st.builds(m.StopQuery, NAMES, POSITIVE, TEXTS),
     "stopped": st.builds(m.QueryStopped, NAMES, POSITIVE),
 }
@@ -197,7 +198,18 @@ def test_probes_and_acknowledgements_arrive_as_they_were_sent() -> None:
         st.builds(feeds.IngestAck, COUNTS, COUNTS),
         st.builds(feeds.QueryAt, NAMES),
         st.builds(feeds.Joined, COUNTS),
-        st.builds(feeds.ReadResults, NAMES, COUNTS, COUNTS, st.booleans()),
+        st.builds(feeds.ReadResults, NAMES, LOGS, COUNTS, COUNTS, st.booleans()),
+        st.builds(
+            feeds.LogPiece,
+            NAMES,
+            st.builds("{}-{}".format, NAMES, COUNTS),
+            LOGS,
+            st.integers(0, data.SEGMENTS_MAX),
+            COUNTS,
+            POSITIVE,
+            st.integers(0, 2**32 - 1),
+            st.binary(max_size=50),
+        ),
         st.builds(feeds.ResultBatch, COUNTS, COUNTS, st.binary(max_size=50), st.booleans()),
     )
 )

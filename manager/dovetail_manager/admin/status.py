@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail_manager.catalog import End, StreamRecord, totals
+from dovetail_manager.catalog import End, Instance, Spec, StreamRecord, totals
 from dovetail_manager.governor import Governor
 from dovetail_manager.membership import IN, Member
 from dovetail_proto import admin as a
@@ -77,7 +77,29 @@ def query_status(governor: Governor, name: str) -> a.QueryStatus:
         spill=spec.spill or "",
         created_s=spec.created_s,
         ended_s=spec.ended_s if spec.end is not End.NOT_YET else 0.0,
+        logs=_logs(governor, spec, instances),
     )
+
+
+def _logs(
+    governor: Governor, spec: Spec, instances: tuple[Instance, ...]
+) -> tuple[a.LogStatus, ...]:
+    """Where the results of a query can be read, if in logs."""
+    if not spec.has_logs:
+        return ()
+    members = governor.steering.membership.members
+    addresses = {p: m.address for p, m in members.items() if m.state in IN}
+    found: dict[ProcessorId, int] = {}  # results in the log that a processor writes
+    for i in filter(spec.writes, instances):
+        found[i.processor] = found.get(i.processor, 0) + i.load.results
+    logs = [(k.name, k.keeper) for k in spec.kept]
+    # Who died without a result would have failed the query otherwise: nothing is there to be read.
+    logs += [
+        (spec.log_of(p), p)
+        for p, results in found.items()
+        if p in addresses or results or spec.end is End.FAILED
+    ]
+    return tuple(a.LogStatus(name, p, addresses.get(p, "")) for name, p in logs)
 
 
 def processor_status(governor: Governor, name: str) -> a.ProcessorStatus:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import grpc
 
+from dovetail_processor.cluster.heirs import Keeper
 from dovetail_processor.cluster.ingress import Sent
 from dovetail_processor.cluster.result_log import read_log
 from dovetail_processor.cluster.transit import decode
@@ -26,6 +27,7 @@ from dovetail_proto.feeds import (
     IngestBatch,
     Joined,
     LinkAck,
+    LogPiece,
     QueryAt,
     ReadResults,
     TupleBatch,
@@ -56,6 +58,7 @@ class DataPlane:
     def __init__(self, worker: Worker, data_dir: Path) -> None:
         self._worker = worker
         self._data_dir = data_dir
+        self._keeper = Keeper(data_dir)
         self._acks: dict[tuple[ProcessorId, SplitId], queue.SimpleQueue[bytes | None]] = {}
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler]:
@@ -68,6 +71,7 @@ class DataPlane:
             "Ingest": grpc.stream_stream_rpc_method_handler(_guarded_stream(self.ingest)),
             "AwaitJoined": grpc.unary_unary_rpc_method_handler(_guarded(self.await_joined)),
             "ReadResults": grpc.unary_stream_rpc_method_handler(_guarded_stream(self.read_results)),
+            "KeepResults": grpc.unary_unary_rpc_method_handler(_guarded(self.keep_results)),
         }
 
     def send_ack(self, to: ProcessorId, ack: LinkAck) -> None:
@@ -206,11 +210,20 @@ class DataPlane:
         raise Refusal(Domain.MESSAGE, "the caller went away")
 
     def read_results(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        """The results of the instance here, from an offset on."""
+        """The results in a log here, from an offset on."""
         wanted = wire.decode(ReadResults, request)
         yield from map(
             wire.encode, read_log(self._worker, self._data_dir, wanted, context.is_active)
         )
+
+    def keep_results(self, request: bytes, _: grpc.ServicerContext) -> bytes:
+        """A piece of a log of a processor that leaves."""
+        piece = wire.decode(LogPiece, request)
+        run = self._worker.runs.get(piece.query)
+        if run is not None and run.task.run != piece.run:
+            raise Refusal(Domain.QUERY, f"query {piece.query!r} is not of run {piece.run!r} here")
+        self._keeper.take(piece)
+        return b""
 
 
 def _guarded(method: Callable[[Any, grpc.ServicerContext], T]) -> Callable[..., T]:

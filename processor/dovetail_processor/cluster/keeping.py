@@ -1,7 +1,8 @@
 """Where a query's results and spilled state are kept on one processor, and whose they are.
 
-    <data>/results/<query>/segment-00000.parquet …     the result log, unless files are asked for
-    <spill>/<processor>/                               its spill store
+    <data>/results/<query>/<log>/segment-00000.parquet …   result logs, unless files are asked for:
+                                                           its own, and those kept for who has left
+    <spill>/<processor>/                                   its spill store
 
 A processor that left, or died without a group, and came back takes part in the query anew. What it
 found before is a part of the results, and what it spilled a part of what is owed: both stay, and
@@ -12,26 +13,40 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import threading
 from pathlib import Path
 
 from dovetail_processor.sinks import CountingSink, ParquetSink, Sink
 from dovetail_proto.assignment import QueryTask
-from dovetail_proto.errors import SpillError
-from dovetail_proto.ids import ProcessorId
+from dovetail_proto.errors import Domain, Refusal, SpillError
+from dovetail_proto.ids import ProcessorId, QueryName
 from dovetail_proto.spill_format import SpillStore, place_below
 
 RUN_FILE = ".run"
-"""In a result log: whose it is. A query of the same name may have been here before."""
+"""Beside a query's logs: of which run they are. One of the same name may have been here before."""
 
 RESULT_FILE_BYTES = 64 << 20
 """A segment of the result log: read whole by one reader at a time."""
+
+_CLAIMING = threading.Lock()
+"""A query may start here while logs of a leaver arrive."""
 
 
 def results_folder(data_dir: Path, task: QueryTask) -> Path:
     """Where a query's results are on this processor."""
     if task.results is not None:
         return Path(task.results)
-    return data_dir / "results" / task.name
+    return logs_folder(data_dir, task.name) / task.log
+
+
+def logs_folder(data_dir: Path, query: QueryName) -> Path:
+    """Where the logs of a query are: its own, and those kept for others."""
+    return data_dir / "results" / query
+
+
+def segment_file(log: Path, number: int) -> Path:
+    """A file of a log."""
+    return log / f"segment-{number:05d}.parquet"
 
 
 def open_sink(data_dir: Path, here: ProcessorId, task: QueryTask, row_group_bytes: int) -> Sink:
@@ -44,7 +59,7 @@ def open_sink(data_dir: Path, here: ProcessorId, task: QueryTask, row_group_byte
         prefix, bounds = f"{task.name}-{here}", {}
     else:
         prefix, bounds = "segment", {"file_bytes": RESULT_FILE_BYTES}
-        _claim(folder, task.run)
+        claim(data_dir, task.name, task.run)
     first = len(list(folder.glob(f"{prefix}-*.parquet")))
     return ParquetSink(
         folder, schema, prefix=prefix, row_group_bytes=row_group_bytes, first=first, **bounds
@@ -70,10 +85,28 @@ def open_store(data_dir: Path, here: ProcessorId, task: QueryTask) -> SpillStore
     raise AssertionError("numbers do not end")
 
 
-def _claim(log: Path, run: str) -> None:
-    """Keep what was found in this run; what is of another run goes."""
-    mark = log / RUN_FILE
-    if not mark.is_file() or mark.read_text(encoding="utf-8") != run:
-        shutil.rmtree(log, ignore_errors=True)
-        log.mkdir(parents=True)
-        mark.write_text(run, encoding="utf-8")
+def claim(data_dir: Path, query: QueryName, run: str) -> Path:
+    """The folder for a run's logs; what is of an earlier run goes. Refusal if a later one is."""
+    folder = logs_folder(data_dir, query)
+    mark = folder / RUN_FILE
+    with _CLAIMING:
+        known = mark.read_text(encoding="utf-8") if mark.is_file() else ""
+        if _begun(known) > _begun(run):
+            raise Refusal(Domain.QUERY, f"query {query!r} has been submitted anew since {run!r}")
+        if known != run:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            mark.write_text(run, encoding="utf-8")
+    return folder
+
+
+def is_of_run(folder: Path, run: str) -> bool:
+    """Whether the logs in a folder are a run's."""
+    mark = folder / RUN_FILE
+    return mark.is_file() and mark.read_text(encoding="utf-8") == run
+
+
+def _begun(run: str) -> int:
+    """When a run was submitted, as its name tells."""
+    number = run.rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0

@@ -1,4 +1,4 @@
-"""Ways to other processors: one channel each, one call per link, one per group that is sent.
+"""Ways to other processors: one channel each, one call per link, one per chunk that is sent.
 
 A link's call carries frames there and acknowledgements back. If it breaks, what was on it is lost
 and the call is made anew; the link's own numbering (`moves.link`) puts it right.
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import grpc
 
 from dovetail_proto.errors import Refusal
-from dovetail_proto.feeds import LinkAck, LinkFrame
+from dovetail_proto.feeds import LinkAck, LinkFrame, LogPiece
 from dovetail_proto.ids import ProcessorId, SplitId
 from dovetail_proto.messages import ReceivePartitions
 from dovetail_proto.transport import Security, Unreachable, call_metadata, open_channel, raised
@@ -22,6 +22,7 @@ from dovetail_proto.wire import data as wire
 
 FEED = "/dovetail.v1.DataPlane/Feed"
 RECEIVE_PARTITIONS = "/dovetail.v1.DataPlane/ReceivePartitions"
+KEEP_RESULTS = "/dovetail.v1.DataPlane/KeepResults"
 
 SEND_TIMEOUT_S = 30.0
 """For one chunk of a move: some megabytes on the slowest link that is worth having."""
@@ -70,14 +71,25 @@ class Peers:
 
     def send_groups(self, to: ProcessorId, message: ReceivePartitions) -> None:
         """Send a chunk of a move; raises DovetailError if it did not arrive."""
+        channel = self._reached(to)
+        self._call(to, channel.stream_unary(RECEIVE_PARTITIONS), wire.encode_parts(message))
+
+    def send_log(self, to: ProcessorId, piece: LogPiece) -> None:
+        """Have a piece of a result log kept; raises DovetailError if it is not."""
+        channel = self._reached(to)
+        self._call(to, channel.unary_unary(KEEP_RESULTS), wire.encode(piece))
+
+    def _reached(self, to: ProcessorId) -> grpc.Channel:
         with self._lock:
             channel = self._channel(to)
         if channel is None:
             raise Unreachable(f"processor {to!r} has no address")
-        call = channel.stream_unary(RECEIVE_PARTITIONS)
+        return channel
+
+    def _call(self, to: ProcessorId, method: Callable[..., object], request: object) -> None:
         try:
-            call(
-                wire.encode_parts(message),
+            method(
+                request,
                 metadata=call_metadata(self._security),
                 timeout=SEND_TIMEOUT_S,
                 wait_for_ready=True,

@@ -1,4 +1,4 @@
-"""Reading the result log of one instance: Parquet segments, by stable offsets.
+"""Reading a result log, written or kept here: Parquet segments, by stable offsets.
 
     segment-00000.parquet   segment-00001.parquet   …       offset = (segment, row)
 
@@ -14,12 +14,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from dovetail_processor.cluster.keeping import results_folder
+from dovetail_processor.cluster.keeping import logs_folder, segment_file
 from dovetail_processor.cluster.worker import Worker
 from dovetail_proto.arrow_bytes import to_bytes
 from dovetail_proto.errors import Domain, InputError, Refusal
 from dovetail_proto.feeds import ReadResults, ResultBatch
-from dovetail_proto.ids import QueryName
 from dovetail_proto.messages import Stage
 
 READ_ROWS = 64 << 10
@@ -39,8 +38,8 @@ def read_log(
     segment, row = wanted.segment, wanted.row
     pause = threading.Event()
     while True:
-        folder, over = _finish_segment(worker, data_dir, wanted.query)
-        while (path := folder / f"segment-{segment:05d}.parquet").exists():
+        folder, over = _finish_segment(worker, data_dir, wanted)
+        while (path := segment_file(folder, segment)).exists():
             with pq.ParquetFile(path) as file:
                 rows = file.metadata.num_rows
                 if row > rows:
@@ -63,27 +62,30 @@ def read_log(
         pause.wait(FOLLOW_S)
 
 
-def _finish_segment(worker: Worker, data_dir: Path, query: QueryName) -> tuple[Path, bool]:
+def _finish_segment(worker: Worker, data_dir: Path, wanted: ReadResults) -> tuple[Path, bool]:
     """Where the segments are, complete up to now, and whether no more will come."""
+    query = wanted.query
+    folder = logs_folder(data_dir, query)
 
-    def ask() -> tuple[Path, bool, threading.Event | None]:
+    def ask() -> tuple[bool, threading.Event | None]:
         run = worker.runs.get(query)
         if run is None:
-            return data_dir / "results" / query, True, None
+            return True, None
         if run.task.counting or run.task.results is not None:
             raise Refusal(
                 Domain.QUERY,
                 f"query {query!r} keeps no result log: its results "
                 + ("are only counted" if run.task.counting else f"go to {run.task.results!r}"),
             )
-        folder = results_folder(data_dir, run.task)
+        if run.task.log != wanted.log:
+            return True, None  # its writer has left
         if run.stage is not Stage.RUNNING or run.closing:
-            return folder, run.stage is not Stage.RUNNING, None
-        return folder, False, run.instance.sink.roll()
+            return run.stage is not Stage.RUNNING, None
+        return False, run.instance.sink.roll()
 
-    folder, over, rolled = worker.ask(ask)
+    over, rolled = worker.ask(ask)
     if rolled is not None and not rolled.wait(ROLL_TIMEOUT_S):
         raise Refusal(Domain.BUSY, f"the results of query {query!r} are not written in time")
     if not folder.is_dir():
         raise Refusal(Domain.QUERY, f"query {query!r} has no results at this processor")
-    return folder, over
+    return folder / wanted.log, over

@@ -21,6 +21,7 @@ import psutil
 import structlog
 
 from dovetail_processor.cluster.data_plane import DataPlane
+from dovetail_processor.cluster.heirs import Bequest
 from dovetail_processor.cluster.peers import Peers
 from dovetail_processor.cluster.worker import Worker
 from dovetail_proto.allocators import keep_lean
@@ -75,6 +76,7 @@ class ProcessorServer:
         self._worker = Worker(self.name, settings.memory_bytes, settings.data_dir, self)
         self._data_plane = DataPlane(self._worker, settings.data_dir)
         self._peers = Peers(self.name, settings.security, self._acknowledged)
+        self._bequest = Bequest(settings.data_dir, self._peers.send_log)
         self._line: queue.SimpleQueue[bytes | None] | None = None  # None: not attached
         self._incarnation = time.time_ns()
         self._over = threading.Event()
@@ -203,8 +205,9 @@ class ProcessorServer:
 
         def handle() -> None:
             self._worker.control(message)
-            if self._worker.leaving:
+            if self._worker.leaving and not self._leaving.is_set():
                 self._leaving.set()
+                threading.Thread(target=self._bequeath, name="bequeath", daemon=True).start()
             self._peers.set_addresses(
                 {p: a for p, a in self._worker.peers.items() if p != self.name}
             )
@@ -221,6 +224,20 @@ class ProcessorServer:
         self._worker.ask(self._worker.drop_all)
         self._incarnation = time.time_ns()
         self.tell_manager(self._join_message())
+
+    def _bequeath(self) -> None:
+        """While it leaves: hand its result logs to the heir once nothing is added to them."""
+        while not self._over.wait(RETRY_S):
+            leaving = self._worker.leaving
+            if leaving is None or leaving == self._bequest.done:
+                continue
+            try:
+                if self._worker.ask(lambda: self._worker.finds_nothing_more):
+                    self._bequest.hand_over(leaving)
+                    self._beat_now.set()
+            except DovetailError as e:
+                heir = leaving.heir
+                log.warning("results not kept", processor=self.name, heir=heir, cause=str(e))
 
     def _refused(self, error: DovetailError) -> None:
         """The manager does not take this processor in."""
@@ -247,8 +264,9 @@ class ProcessorServer:
                 cpu_share=self._process.cpu_percent() / 100,
             )
             self.tell_manager(beat)
-            if self._leaving.is_set():
-                self.tell_manager(Leave(self.name, self._incarnation))
+            if (leaving := self._worker.leaving) is not None:
+                heir = leaving.heir if leaving == self._bequest.done else None
+                self.tell_manager(Leave(self.name, self._incarnation, heir or ""))
 
 
 def _lines(line: queue.SimpleQueue[bytes | None]) -> Iterator[bytes]:

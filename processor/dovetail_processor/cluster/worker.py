@@ -28,7 +28,7 @@ from dovetail_processor.cluster.query_run import QueryRun
 from dovetail_processor.cluster.shares import ClusterShares, cluster_shares
 from dovetail_processor.cluster.streams import Streams
 from dovetail_processor.cluster.transit import Arrived
-from dovetail_proto.assignment import Assignment, QueryTask, assignment_from_json
+from dovetail_proto.assignment import Assignment, Leaving, QueryTask, assignment_from_json
 from dovetail_proto.errors import Domain, DovetailError, Refusal
 from dovetail_proto.ids import (
     Epoch,
@@ -92,7 +92,7 @@ class Worker:
         self.epoch = Epoch(0)  # the highest heard
         self.joined = False
         self.assigned = (Epoch(0), 0)  # of the assignment that is carried out
-        self.leaving = False  # its groups are being moved away
+        self.leaving: Leaving | None = None  # its groups are being moved away
         self.peers: Mapping[ProcessorId, str] = {}
         self.runs: dict[QueryName, QueryRun] = {}
         self.streams = Streams(here, self.runs)
@@ -199,7 +199,7 @@ class Worker:
 
     def _tick(self) -> None:
         for run in list(self.runs.values()):
-            run.tick(self.peers, self.leaving)
+            run.tick(self.peers, self.leaving is not None)
         self.snapshot = self._heartbeat()
 
     def _tell_news(self) -> None:
@@ -303,6 +303,11 @@ class Worker:
         self.streams.listen()
         self.leaving = a.leaving
         self.assigned = (a.epoch, a.version)
+
+    @property
+    def finds_nothing_more(self) -> bool:
+        """Whether no query adds to its results here."""
+        return not any(self._runs(name) for name in self.runs)
 
     def _runs(self, name: QueryName) -> bool:
         return self.runs[name].stage is Stage.RUNNING

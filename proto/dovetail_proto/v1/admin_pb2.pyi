@@ -87,7 +87,7 @@ class QueryName(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class QueryStatus(_message.Message):
-    __slots__ = ("name", "state", "cause", "policy", "map_version", "held_bytes", "spilled_bytes", "produced", "phase", "sql", "schema", "partitions", "results", "checksum", "pushes", "spilled_groups", "queued_bytes", "inputs", "instances", "results_place", "counting", "spill", "created_s", "ended_s")
+    __slots__ = ("name", "state", "cause", "policy", "map_version", "held_bytes", "spilled_bytes", "produced", "phase", "sql", "schema", "partitions", "results", "checksum", "pushes", "spilled_groups", "queued_bytes", "inputs", "instances", "results_place", "counting", "spill", "created_s", "ended_s", "logs")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +112,7 @@ class QueryStatus(_message.Message):
     SPILL_FIELD_NUMBER: _ClassVar[int]
     CREATED_S_FIELD_NUMBER: _ClassVar[int]
     ENDED_S_FIELD_NUMBER: _ClassVar[int]
+    LOGS_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: str
     cause: str
@@ -136,7 +137,18 @@ class QueryStatus(_message.Message):
     spill: str
     created_s: float
     ended_s: float
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., cause: _Optional[str] = ..., policy: _Optional[str] = ..., map_version: _Optional[int] = ..., held_bytes: _Optional[int] = ..., spilled_bytes: _Optional[int] = ..., produced: _Optional[int] = ..., phase: _Optional[str] = ..., sql: _Optional[str] = ..., schema: _Optional[bytes] = ..., partitions: _Optional[int] = ..., results: _Optional[int] = ..., checksum: _Optional[int] = ..., pushes: _Optional[int] = ..., spilled_groups: _Optional[int] = ..., queued_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[InputStatus, _Mapping]]] = ..., instances: _Optional[_Iterable[_Union[InstanceStatus, _Mapping]]] = ..., results_place: _Optional[str] = ..., counting: _Optional[bool] = ..., spill: _Optional[str] = ..., created_s: _Optional[float] = ..., ended_s: _Optional[float] = ...) -> None: ...
+    logs: _containers.RepeatedCompositeFieldContainer[LogStatus]
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., cause: _Optional[str] = ..., policy: _Optional[str] = ..., map_version: _Optional[int] = ..., held_bytes: _Optional[int] = ..., spilled_bytes: _Optional[int] = ..., produced: _Optional[int] = ..., phase: _Optional[str] = ..., sql: _Optional[str] = ..., schema: _Optional[bytes] = ..., partitions: _Optional[int] = ..., results: _Optional[int] = ..., checksum: _Optional[int] = ..., pushes: _Optional[int] = ..., spilled_groups: _Optional[int] = ..., queued_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[InputStatus, _Mapping]]] = ..., instances: _Optional[_Iterable[_Union[InstanceStatus, _Mapping]]] = ..., results_place: _Optional[str] = ..., counting: _Optional[bool] = ..., spill: _Optional[str] = ..., created_s: _Optional[float] = ..., ended_s: _Optional[float] = ..., logs: _Optional[_Iterable[_Union[LogStatus, _Mapping]]] = ...) -> None: ...
+
+class LogStatus(_message.Message):
+    __slots__ = ("name", "processor", "address")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PROCESSOR_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    processor: str
+    address: str
+    def __init__(self, name: _Optional[str] = ..., processor: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class InputStatus(_message.Message):
     __slots__ = ("alias", "stream", "rows_in")

@@ -349,12 +349,14 @@ class Heard(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., processor: _Optional[str] = ..., incarnation: _Optional[int] = ..., member: _Optional[bool] = ...) -> None: ...
 
 class Leave(_message.Message):
-    __slots__ = ("processor", "incarnation")
+    __slots__ = ("processor", "incarnation", "heir")
     PROCESSOR_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    HEIR_FIELD_NUMBER: _ClassVar[int]
     processor: str
     incarnation: int
-    def __init__(self, processor: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    heir: str
+    def __init__(self, processor: _Optional[str] = ..., incarnation: _Optional[int] = ..., heir: _Optional[str] = ...) -> None: ...
 
 class StopQuery(_message.Message):
     __slots__ = ("query", "epoch", "cause")

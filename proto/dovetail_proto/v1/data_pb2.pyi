@@ -132,16 +132,18 @@ class Joined(_message.Message):
     def __init__(self, rows: _Optional[int] = ...) -> None: ...
 
 class ReadResultsRequest(_message.Message):
-    __slots__ = ("query", "segment", "row", "follow")
+    __slots__ = ("query", "segment", "row", "follow", "log")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     ROW_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
     query: str
     segment: int
     row: int
     follow: bool
-    def __init__(self, query: _Optional[str] = ..., segment: _Optional[int] = ..., row: _Optional[int] = ..., follow: _Optional[bool] = ...) -> None: ...
+    log: str
+    def __init__(self, query: _Optional[str] = ..., segment: _Optional[int] = ..., row: _Optional[int] = ..., follow: _Optional[bool] = ..., log: _Optional[str] = ...) -> None: ...
 
 class ResultBatch(_message.Message):
     __slots__ = ("segment", "row", "payload", "ended")
@@ -154,3 +156,27 @@ class ResultBatch(_message.Message):
     payload: bytes
     ended: bool
     def __init__(self, segment: _Optional[int] = ..., row: _Optional[int] = ..., payload: _Optional[bytes] = ..., ended: _Optional[bool] = ...) -> None: ...
+
+class LogPiece(_message.Message):
+    __slots__ = ("query", "run", "log", "segment", "start", "size_bytes", "checksum", "payload")
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    query: str
+    run: str
+    log: str
+    segment: int
+    start: int
+    size_bytes: int
+    checksum: int
+    payload: bytes
+    def __init__(self, query: _Optional[str] = ..., run: _Optional[str] = ..., log: _Optional[str] = ..., segment: _Optional[int] = ..., start: _Optional[int] = ..., size_bytes: _Optional[int] = ..., checksum: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+
+class LogPieceKept(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

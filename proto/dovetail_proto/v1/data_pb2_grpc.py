@@ -59,6 +59,11 @@ class DataPlaneStub:
                 request_serializer=dovetail__proto_dot_v1_dot_data__pb2.ReadResultsRequest.SerializeToString,
                 response_deserializer=dovetail__proto_dot_v1_dot_data__pb2.ResultBatch.FromString,
                 _registered_method=True)
+        self.KeepResults = channel.unary_unary(
+                '/dovetail.v1.DataPlane/KeepResults',
+                request_serializer=dovetail__proto_dot_v1_dot_data__pb2.LogPiece.SerializeToString,
+                response_deserializer=dovetail__proto_dot_v1_dot_data__pb2.LogPieceKept.FromString,
+                _registered_method=True)
 
 
 class DataPlaneServicer:
@@ -99,6 +104,13 @@ class DataPlaneServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def KeepResults(self, request, context):
+        """From a processor that leaves: a piece of a segment of its result log, to be kept here.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DataPlaneServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -126,6 +138,11 @@ def add_DataPlaneServicer_to_server(servicer, server):
                     servicer.ReadResults,
                     request_deserializer=dovetail__proto_dot_v1_dot_data__pb2.ReadResultsRequest.FromString,
                     response_serializer=dovetail__proto_dot_v1_dot_data__pb2.ResultBatch.SerializeToString,
+            ),
+            'KeepResults': grpc.unary_unary_rpc_method_handler(
+                    servicer.KeepResults,
+                    request_deserializer=dovetail__proto_dot_v1_dot_data__pb2.LogPiece.FromString,
+                    response_serializer=dovetail__proto_dot_v1_dot_data__pb2.LogPieceKept.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -263,6 +280,33 @@ class DataPlane:
             '/dovetail.v1.DataPlane/ReadResults',
             dovetail__proto_dot_v1_dot_data__pb2.ReadResultsRequest.SerializeToString,
             dovetail__proto_dot_v1_dot_data__pb2.ResultBatch.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def KeepResults(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dovetail.v1.DataPlane/KeepResults',
+            dovetail__proto_dot_v1_dot_data__pb2.LogPiece.SerializeToString,
+            dovetail__proto_dot_v1_dot_data__pb2.LogPieceKept.FromString,
             options,
             channel_credentials,
             insecure,

@@ -15,6 +15,7 @@ from dovetail_proto.wire.control import CHECKSUM, Spec, read, write
 from dovetail_proto.wire.fields import (
     COUNT,
     FLAG,
+    LOG,
     MOVE,
     NAME_FIELD,
     POSITIVE,
@@ -153,6 +154,7 @@ SPECS: dict[type, Spec] = {
             "peak_state_bytes": COUNT,
         },
     ),
+    a.LogStatus: (pb.LogStatus, {"name": LOG, "processor": NAME_FIELD, "address": TEXT}),
     a.QueryStatus: (
         pb.QueryStatus,
         {
@@ -180,6 +182,7 @@ SPECS: dict[type, Spec] = {
             "spill": TEXT,
             "created_s": NUMBER,
             "ended_s": NUMBER,
+            "logs": _many(a.LogStatus, ENTRIES_MAX),
         },
     ),
     a.Queries: (pb.Queries, {"queries": _many(a.QueryStatus, ENTRIES_MAX)}),

@@ -22,6 +22,7 @@ from dovetail_proto.wire.fields import (
     GROUPS,
     MOVE,
     NAME_FIELD,
+    NAME_OR_NONE,
     POSITIVE,
     SIZES,
     SOME_GROUPS,
@@ -249,7 +250,7 @@ SPECS: dict[type, Spec] = {
         {"epoch": POSITIVE, "processor": NAME_FIELD, "incarnation": POSITIVE, "member": FLAG},
     ),
     m.Assign: (pb.Assign, {"epoch": POSITIVE, "version": POSITIVE, "document": DOCUMENT}),
-    m.Leave: (pb.Leave, {"processor": NAME_FIELD, "incarnation": POSITIVE}),
+    m.Leave: (pb.Leave, {"processor": NAME_FIELD, "incarnation": POSITIVE, "heir": NAME_OR_NONE}),
     m.StopQuery: (pb.StopQuery, {"query": NAME_FIELD, "epoch": POSITIVE, "cause": TEXT}),
     m.QueryStopped: (pb.QueryStopped, {"query": NAME_FIELD, "epoch": POSITIVE}),
 }

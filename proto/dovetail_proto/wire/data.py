@@ -5,6 +5,7 @@ Payloads are opaque here: whoever reads Arrow from one validates it in full befo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TypeVar, cast
@@ -21,12 +22,14 @@ from dovetail_proto.wire.fields import (
     CHUNK,
     COUNT,
     FLAG,
+    LOG,
     MOVE,
     NAME_FIELD,
     POSITIVE,
     SOME_GROUPS,
     SPLIT,
     limited,
+    matching,
     refuse,
     whole,
 )
@@ -38,6 +41,12 @@ PART_BYTES = 1 << 20
 """Payload per message of a chunk: grpcio is fast from 256 KiB on and refuses above 4 MiB."""
 
 ROWS_MAX = (1 << 31) - 1
+
+SEGMENTS_MAX = 10**9
+"""Files of a log: more than any disk takes."""
+
+RUN = re.compile(r"[a-z0-9_-]{1,64}-[0-9]{1,20}")
+"""See `dovetail_manager.catalog.Spec.run`."""
 
 SPECS: dict[type, Spec] = {
     feeds.TupleBatch: (
@@ -91,11 +100,24 @@ SPECS: dict[type, Spec] = {
     feeds.Joined: (pb.Joined, {"rows": COUNT}),
     feeds.ReadResults: (
         pb.ReadResultsRequest,
-        {"query": NAME_FIELD, "segment": COUNT, "row": COUNT, "follow": FLAG},
+        {"query": NAME_FIELD, "log": LOG, "segment": COUNT, "row": COUNT, "follow": FLAG},
     ),
     feeds.ResultBatch: (
         pb.ResultBatch,
         {"segment": COUNT, "row": COUNT, "payload": limited(BATCH_BYTES_MAX), "ended": FLAG},
+    ),
+    feeds.LogPiece: (
+        pb.LogPiece,
+        {
+            "query": NAME_FIELD,
+            "run": matching(RUN, "a run's name"),
+            "log": LOG,
+            "segment": whole(0, SEGMENTS_MAX, "a segment"),
+            "start": COUNT,
+            "size_bytes": POSITIVE,
+            "checksum": whole(0, 0xFFFFFFFF, "a checksum"),
+            "payload": limited(PART_BYTES),
+        },
     ),
 }
 

@@ -7,6 +7,7 @@ name. Whatever passes here is well-formed; whether it makes sense now is the mac
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from dovetail_proto.errors import Domain, Refusal
-from dovetail_proto.ids import MOVE_ID, NAME
+from dovetail_proto.ids import LOG_NAME, MOVE_ID, NAME
 from dovetail_proto.query import INPUTS_MAX, PARTITIONS_MAX
 
 COUNT_MAX = (1 << 63) - 1
@@ -140,6 +141,8 @@ def limited(bytes_max: int) -> Codec:
 
 
 NAME_FIELD = matching(NAME, "a name of a-z, 0-9, '_' and '-'")
+NAME_OR_NONE = matching(re.compile(f"({NAME.pattern})?"), "a name or nothing")
+LOG = matching(LOG_NAME, "a log's name")
 MOVE = matching(MOVE_ID, "a move id")
 SPLIT = Codec(_read_split)
 SPLITS = Codec(_read_splits, list)

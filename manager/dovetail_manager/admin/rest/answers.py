@@ -93,6 +93,14 @@ class Instance(Answer):
     peak_state_bytes: int
 
 
+class Log(Answer):
+    """A log of results, and the processor that writes or keeps it."""
+
+    name: str
+    processor: str
+    address: str = Field(description="empty while the processor is away")
+
+
 class Query(Answer):
     """A query; `cause` says why it failed, if it did."""
 
@@ -121,6 +129,7 @@ class Query(Answer):
     spill: str
     created_s: float
     ended_s: float
+    logs: list[Log]
 
 
 class Queries(Answer):

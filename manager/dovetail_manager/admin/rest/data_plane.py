@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -45,6 +45,12 @@ READERS_MAX = 64
 
 WAITS_MAX = 256
 """Waits at once; each takes a call per processor, no thread."""
+
+LOOK_S = 1.0
+"""How soon a follower sees the log of a processor that is new."""
+
+Logs = tuple[Sequence[tuple[feeds.ReadResults, str]], bool]
+"""What to read and where; and whether there will be no other logs."""
 
 CREDIT_BATCHES = 2
 """Of results, per processor and reader: one that goes out and one that is on its way."""
@@ -146,35 +152,45 @@ class DataPlane:
         return sum(decode(feeds.Joined, data).rows for data in answers)
 
     async def results(
-        self,
-        addresses: Mapping[str, str],
-        schema: pa.Schema,
-        request: feeds.ReadResults,
+        self, schema: pa.Schema, logs: Logs, look: Callable[[], Awaitable[Logs]] | None
     ) -> AsyncGenerator[Piece]:
-        """The results of the instances at `addresses` (processor → address) as they come."""
+        """The results of several logs as they come; `look` finds those that are new, if wanted."""
         loop = asyncio.get_running_loop()
         arrived: asyncio.Queue[tuple[_Reader, Piece | DovetailError | None]] = asyncio.Queue()
-        message = encode(request)
-        with self.readers.take():
-            readers = [
-                _Reader(
-                    name,
+        readers: dict[str, _Reader] = {}
+
+        def begin(found: Iterable[tuple[feeds.ReadResults, str]]) -> int:
+            """Read the logs that are not read yet; how many."""
+            new = [(wanted, address) for wanted, address in found if wanted.log not in readers]
+            for wanted, address in new:
+                readers[wanted.log] = _Reader(
+                    wanted.log,
                     schema,
                     self._channel(address).unary_stream(READ_RESULTS)(
-                        message, metadata=call_metadata(self._security)
+                        encode(wanted), metadata=call_metadata(self._security)
                     ),
                     lambda reader, item: loop.call_soon_threadsafe(
                         arrived.put_nowait, (reader, item)
                     ),
                 )
-                for name, address in addresses.items()
-            ]
+                readers[wanted.log].start()
+            return len(new)
+
+        with self.readers.take():
             try:
-                for reader in readers:
-                    reader.start()
-                running = len(readers)
-                while running:
-                    reader, item = await arrived.get()
+                found, over = logs
+                running = begin(found)
+                looked_s = loop.time()
+                while running or not (over or look is None):
+                    if look is not None and not over and loop.time() >= looked_s + LOOK_S:
+                        found, over = await look()
+                        running += begin(found)
+                        looked_s = loop.time()
+                    try:
+                        wait_s = None if over or look is None else LOOK_S
+                        reader, item = await asyncio.wait_for(arrived.get(), wait_s)
+                    except TimeoutError:
+                        continue
                     if isinstance(item, DovetailError):
                         raise item
                     if item is None:
@@ -183,7 +199,7 @@ class DataPlane:
                     yield item
                     reader.credit.release()
             finally:
-                for reader in readers:
+                for reader in readers.values():
                     reader.stop()
 
     def _channel(self, address: str) -> grpc.Channel:
@@ -201,18 +217,18 @@ class DataPlane:
 
 
 class _Reader(threading.Thread):
-    """Reads one processor's results, no faster than `credit` is given back."""
+    """Reads one log, no faster than `credit` is given back."""
 
     def __init__(
         self,
-        processor: str,
+        log: str,
         schema: pa.Schema,
         call: Any,
         hand_over: Callable[[_Reader, Piece | DovetailError | None], object],
     ) -> None:
-        super().__init__(name=f"rest-results-{processor}", daemon=True)
+        super().__init__(name=f"rest-results-{log}", daemon=True)
         self.credit = threading.Semaphore(CREDIT_BATCHES)
-        self._processor = processor
+        self._log = log
         self._schema = schema
         self._call = call
         self._hand_over = hand_over
@@ -223,7 +239,7 @@ class _Reader(threading.Thread):
         last: DovetailError | None = None
         try:
             for data in self._call:
-                piece = read_piece(self._processor, decode(feeds.ResultBatch, data), self._schema)
+                piece = read_piece(self._log, decode(feeds.ResultBatch, data), self._schema)
                 if piece is None:
                     continue
                 self.credit.acquire()
@@ -231,7 +247,7 @@ class _Reader(threading.Thread):
                     return
                 self._hand_over(self, piece)
         except grpc.RpcError as e:
-            last = _told(e, f"reading the results of processor {self._processor!r}")
+            last = _told(e, f"reading the log {self._log!r}")
         except DovetailError as e:
             last = e
         with suppress(RuntimeError):  # the loop has ended, and with it whoever asked

@@ -17,7 +17,7 @@ from dovetail_manager.admin.rest.rows import ARROW, JSON_LINES
 from dovetail_proto import admin as a
 from dovetail_proto.errors import Domain, Refusal
 from dovetail_proto.feeds import ReadResults
-from dovetail_proto.ids import NAME, QueryName
+from dovetail_proto.ids import LOG_NAME, LogName, QueryName
 from dovetail_proto.transport import Unreachable
 from dovetail_proto.wire.fields import COUNT_MAX
 
@@ -185,21 +185,28 @@ def _add_data(router: APIRouter, context: Context) -> None:
         *,
         follow: Annotated[bool, Query(description="go on with what comes")] = False,
         limit: Annotated[int | None, Query(ge=1, le=COUNT_MAX, description="rows")] = None,
-        processor: Annotated[
-            str | None, Query(pattern=f"^{NAME.pattern}$", description="this one's only")
+        log: Annotated[
+            str | None, Query(pattern=f"^{LOG_NAME.pattern}$", description="this one's only")
         ] = None,
         segment: Annotated[int, Query(ge=0, le=COUNT_MAX, description="from here on")] = 0,
         row: Annotated[int, Query(ge=0, le=COUNT_MAX)] = 0,
     ) -> StreamingResponse:
-        """The results so far, of all processors, as they come; Arrow, or JSON lines by `Accept`.
+        """The results so far, of all logs, as they come; Arrow, or JSON lines by `Accept`.
 
-        An offset (`segment`, `row`) counts within one processor's results: name that too.
+        An offset (`segment`, `row`) counts within one log: name that too.
         """
+
+        async def look() -> tuple[list[tuple[ReadResults, str]], bool]:
+            status = await ask(service.get_query, a.QueryRef(name))
+            logs = [
+                (ReadResults(QueryName(name), found, segment, row, follow), address)
+                for found, address in _logs(status, log).items()
+            ]
+            return logs, status.state in ("closed", "failed")
+
         query = await ask(service.get_query, a.QueryRef(name))
-        addresses = _instances(query, await ask(service.get_cluster), processor)
         schema = pa.ipc.read_schema(pa.py_buffer(query.schema))
-        asked = ReadResults(QueryName(name), segment, row, follow)
-        pieces = limited(plane.results(addresses, schema, asked), limit)
+        pieces = limited(plane.results(schema, await look(), look if follow else None), limit)
         # With `follow` the first piece may be long in coming.
         ready = pieces if follow else await _begun(pieces)
         if _wants_json(request.headers.get("accept", "")):
@@ -207,10 +214,8 @@ def _add_data(router: APIRouter, context: Context) -> None:
         return StreamingResponse(as_arrow(ready, schema), media_type=ARROW)
 
 
-def _instances(
-    query: a.QueryStatus, cluster: a.ClusterStatus, chosen: str | None
-) -> dict[str, str]:
-    """Where the results are: processor → address. Refusal if one cannot be asked."""
+def _logs(query: a.QueryStatus, chosen: str | None) -> dict[LogName, str]:
+    """Where the results are: log → address. Refusal if one cannot be asked."""
     if query.counting or query.results_place:
         place = f"are files in {query.results_place!r}" if query.results_place else "were counted"
         raise Refusal(
@@ -219,22 +224,22 @@ def _instances(
             remedy="submit it without results and counting to read them here",
             reason="state",
         )
-    holders = [i.processor for i in query.instances if chosen in (None, i.processor)]
-    if chosen is not None and not holders:
+    found = [log for log in query.logs if chosen in (None, log.name)]
+    if chosen is not None and not found:
         raise Refusal(
-            Domain.MEMBER,
-            f"query {query.name!r} has no instance on processor {chosen!r}",
-            remedy=f"name one of {', '.join(i.processor for i in query.instances)}",
+            Domain.QUERY,
+            f"query {query.name!r} has no log {chosen!r}",
+            remedy=f"name one of {', '.join(log.name for log in query.logs)}",
             reason="unknown",
         )
-    present = {p.name: p.address for p in cluster.processors if p.state in ("alive", "leaving")}
-    for holder in holders:
-        if not present.get(holder):
+    for log in found:
+        if not log.address:
             raise Unreachable(
-                f"processor {holder!r}, which holds results of query {query.name!r}, is away",
-                remedy="read the others' with ?processor=NAME",
+                f"processor {log.processor!r}, which has log {log.name!r} of query "
+                f"{query.name!r}, is away",
+                remedy="read the others with ?log=NAME",
             )
-    return {holder: present[holder] for holder in holders}
+    return {LogName(log.name): log.address for log in found}
 
 
 async def _begun(pieces: AsyncGenerator[Piece]) -> AsyncGenerator[Piece]:

@@ -17,9 +17,9 @@ from dovetail_proto.feeds import ResultBatch
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some results of one instance; its first row is at (segment, row)."""
+    """Some results of one log; its first row is at (segment, row)."""
 
-    processor: str
+    log: str
     segment: int
     row: int
     batch: pa.RecordBatch
@@ -31,7 +31,7 @@ class BadResults(DovetailError):  # noqa: N818 - a state of what was read
     code = "results"
 
 
-def read_piece(processor: str, sent: ResultBatch, schema: pa.Schema) -> Piece | None:
+def read_piece(log: str, sent: ResultBatch, schema: pa.Schema) -> Piece | None:
     """What a processor sent, checked in full; None if it was only a sign of life."""
     if not sent.payload:
         return None
@@ -40,10 +40,10 @@ def read_piece(processor: str, sent: ResultBatch, schema: pa.Schema) -> Piece | 
             batch = reader.read_next_batch()
         batch.validate(full=True)
     except (pa.ArrowException, StopIteration, OSError, ValueError) as e:
-        raise BadResults(f"processor {processor!r} sent results that are no Arrow: {e}") from e
+        raise BadResults(f"log {log!r} has results that are no Arrow: {e}") from e
     if batch.schema.names != schema.names or batch.schema.types != schema.types:
-        raise BadResults(f"processor {processor!r} sent results of another schema")
-    return Piece(processor, sent.segment, sent.row, batch)
+        raise BadResults(f"log {log!r} has results of another schema")
+    return Piece(log, sent.segment, sent.row, batch)
 
 
 async def limited(pieces: AsyncGenerator[Piece], rows_max: int | None) -> AsyncGenerator[Piece]:
@@ -56,7 +56,7 @@ async def limited(pieces: AsyncGenerator[Piece], rows_max: int | None) -> AsyncG
                 continue
             batch = piece.batch.slice(0, left)
             left -= batch.num_rows
-            yield Piece(piece.processor, piece.segment, piece.row, batch)
+            yield Piece(piece.log, piece.segment, piece.row, batch)
             if not left:
                 return
 
@@ -71,7 +71,7 @@ async def as_arrow(pieces: AsyncGenerator[Piece], schema: pa.Schema) -> AsyncGen
         writer.write_batch(
             batch,
             custom_metadata={
-                "dovetail-processor": piece.processor,
+                "dovetail-log": piece.log,
                 "dovetail-segment": str(piece.segment),
                 "dovetail-row": str(piece.row),
             },
