@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -11,14 +12,18 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import grpc
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import dovetail
 from dovetail.processes import ClusterStartError
+from dovetail_proto.admin import MoveGroups
 from dovetail_proto.errors import Refusal
-from dovetail_proto.transport import Unreachable
+from dovetail_proto.transport import Unreachable, call_metadata, open_channel, raised
+from dovetail_proto.wire import admin as wire
+from kit.cli import dovetail as run_command
 from kit.clusters import PAIR_SQL, gone, pair, same_bag, small_cluster
 
 WAIT_S = 60.0
@@ -147,8 +152,11 @@ def test_what_spilled_is_produced_by_the_clean_up(tmp_path: Path) -> None:
     assert same_bag(whole, PAIR_SQL.format(left="a", right="b"), a=left, b=right)
 
 
+NO_ROOM = r"'p2' has no room for \d+ bytes, \d+ are free"
+
+
 def test_a_move_to_a_processor_without_room_is_refused() -> None:
-    """By name and with the numbers; the groups stay where they are, and the query goes on."""
+    """By Python, gRPC and the command line, with the numbers; groups stay, the query goes on."""
     with small_cluster(processors=2) as local:
         query = local.cluster.submit(
             _declared(local.cluster), name="full", partitions=20, policy="none", counting=True
@@ -159,11 +167,23 @@ def test_a_move_to_a_processor_without_room_is_refused() -> None:
         query.wait()
         before = query.partitions()
         mine = [p.group for p in before.partitions if p.owner == "p1"]
-        with pytest.raises(Refusal, match=r"'p2' has no room for \d+ bytes, \d+ are free"):
+        with pytest.raises(Refusal, match=NO_ROOM):
             query.move(mine, "p2")
+        with open_channel(local.address, local.security) as channel:
+            move = channel.unary_unary("/dovetail.v1.Admin/Move")
+            asked = wire.encode(MoveGroups("full", tuple(mine), "p2"))
+            with pytest.raises(grpc.RpcError) as failed:
+                move(asked, metadata=call_metadata(local.security))
+        assert re.search(NO_ROOM, str(raised(failed.value)))
+        told = run_command(
+            *("move", "full", "--groups", ",".join(map(str, mine)), "--to", "p2", "--json"),
+            environment={"DOVETAIL_URL": local.url, "DOVETAIL_TOKEN": local.token},
+        )
+        assert told.code != 0
+        assert re.search(NO_ROOM, told.json["error"]["message"])
         assert query.partitions() == before
         assert query.status().state == "running"
-        assert [m.outcome for m in query.moves()] == ["rolled back"]
+        assert [m.outcome for m in query.moves()] == ["rolled back"] * 3
 
 
 def _declared(cluster: dovetail.Cluster) -> str:
