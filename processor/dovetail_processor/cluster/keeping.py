@@ -18,7 +18,7 @@ from pathlib import Path
 
 from dovetail_processor.sinks import CountingSink, ParquetSink, Sink
 from dovetail_proto.assignment import QueryTask
-from dovetail_proto.errors import Domain, Refusal, SpillError
+from dovetail_proto.errors import SpillError
 from dovetail_proto.ids import ProcessorId, QueryName
 from dovetail_proto.spill_format import SpillStore, place_below
 
@@ -86,17 +86,13 @@ def open_store(data_dir: Path, here: ProcessorId, task: QueryTask) -> SpillStore
 
 
 def claim(data_dir: Path, query: QueryName, run: str) -> Path:
-    """The folder for a run's logs; what is of an earlier run goes. Refusal if a later one is."""
+    """The folder for a run's logs; what is of another run goes."""
     folder = logs_folder(data_dir, query)
-    mark = folder / RUN_FILE
     with _CLAIMING:
-        known = mark.read_text(encoding="utf-8") if mark.is_file() else ""
-        if _begun(known) > _begun(run):
-            raise Refusal(Domain.QUERY, f"query {query!r} has been submitted anew since {run!r}")
-        if known != run:
+        if not is_of_run(folder, run):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            mark.write_text(run, encoding="utf-8")
+            (folder / RUN_FILE).write_text(run, encoding="utf-8")
     return folder
 
 
@@ -104,9 +100,3 @@ def is_of_run(folder: Path, run: str) -> bool:
     """Whether the logs in a folder are a run's."""
     mark = folder / RUN_FILE
     return mark.is_file() and mark.read_text(encoding="utf-8") == run
-
-
-def _begun(run: str) -> int:
-    """When a run was submitted, as its name tells."""
-    number = run.rpartition("-")[2]
-    return int(number) if number.isdecimal() else 0
