@@ -82,7 +82,6 @@ class Results:
         self._lock = threading.Lock()
         self._threads = 0  # that may still bring something
         self._calls: dict[str, Any] = {}  # of logs that are being read
-        self._ended: set[str] = set()  # logs that are read to their end
         for log in logs:
             if not log.address:
                 raise self._away(log)
@@ -180,14 +179,15 @@ class Results:
             failure = e
         with self._lock:
             del self._calls[log]
-            if failure is None:
-                self._ended.add(log)
-            elif isinstance(failure, Unreachable) and self._follow and not self._over:
-                failure = None  # it may have been handed to another processor: `_watch` sees
+            if isinstance(failure, Unreachable) and self._follow and not self._over:
+                return None  # it may have been handed to another processor: `_watch` sees
         return failure
 
     def _watch(self) -> DovetailError | None:
-        """Begin to read logs that are new, or somewhere else, until the query is over."""
+        """Begin to read logs that are new or somewhere else; all once more when it is over.
+
+        What a log had when its reading ended need not be all: its writer may have begun just then.
+        """
         while not self._stopped.wait(LOOK_S):
             try:
                 logs, over = self._look()
@@ -197,7 +197,7 @@ class Results:
                 return e
             with self._lock:
                 self._over = over
-                idle = [x for x in logs if x.name not in self._ended | self._calls.keys()]
+                idle = [log for log in logs if log.name not in self._calls]
             for log in idle:
                 if log.address:
                     self._begin(log)

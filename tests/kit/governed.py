@@ -16,7 +16,7 @@ from dovetail_manager.planner import plan_query
 from dovetail_manager.steering import SteeringSettings
 from dovetail_proto.assignment import Assignment, DiskSettings, Phase, assignment_from_json
 from dovetail_proto.ids import Epoch, ProcessorId, QueryName, StreamName
-from dovetail_proto.messages import Assign, Heartbeat, Join, QueryLoad, Stage
+from dovetail_proto.messages import Assign, Heartbeat, Join, Leave, QueryLoad, Stage
 from dovetail_proto.query import QueryPlan
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
@@ -105,6 +105,13 @@ class Governed:
         assigned = seen.version if seen else 0
         who = ProcessorId(name)
         self.hear(name, Heartbeat(who, incarnation, used, loads, False, assigned=assigned))
+
+    def bequeath(self, name: str, incarnation: int = 1) -> None:
+        """Say that the heir has what a leaver was told to hand over."""
+        told = self.assigned(name)
+        assert told is not None
+        assert told.leaving is not None
+        self.hear(name, Leave(ProcessorId(name), incarnation, told.leaving.heir or ""))
 
     def pass_time(self, seconds: float) -> None:
         """Half a second at a time."""

@@ -188,40 +188,6 @@ def test_a_closing_query_waits_for_a_processor_that_joins_late() -> None:
     assert manager.governor.catalog.spec("q").end is End.CLOSED
 
 
-def test_what_a_leaver_did_stays_in_the_sums() -> None:
-    """Its last report is written down in the transaction that lets it go."""
-    manager = Governed()
-    manager.join("a")
-    manager.submit()
-    manager.join("b")
-    manager.beat("a", report(groups=4, results=3))
-    manager.beat("b", report(groups=0, results=9, checksum=1, stage=Stage.CLOSED))
-    manager.do("leave", ProcessorId("b"))
-    manager.pass_time(1.5)
-    successor = Governed(2, manager.entries)
-    [left] = successor.governor.instances(Q)
-    assert (left.processor, left.load.results) == ("b", 9)
-    assert [h.kind for h in manager.happened[-2:]] == ["processor-leaving", "processor-left"]
-
-
-def test_a_leaver_is_let_go_when_it_has_closed_what_it_had() -> None:
-    """A report from before its last group left, or before it closed, would miss results."""
-    manager = Governed()
-    manager.join("a")
-    manager.submit()
-    manager.join("b")
-    manager.beat("a", report(groups=4))
-    manager.beat("b", report(groups=1))
-    manager.do("leave", ProcessorId("b"))
-    manager.pass_time(2.0)
-    manager.beat("b", report(groups=0))
-    manager.pass_time(1.0)
-    assert manager.happened[-1].kind == "processor-leaving"
-    manager.beat("b", report(groups=0, stage=Stage.CLOSED))
-    manager.pass_time(1.0)
-    assert manager.happened[-1].kind == "processor-left"
-
-
 def test_a_death_writes_down_how_the_query_ended() -> None:
     """Failure, time and all reports, in the transaction of the death."""
     manager = running("a", "b")

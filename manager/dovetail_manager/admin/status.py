@@ -89,7 +89,9 @@ def _logs(
         return ()
     members = governor.steering.membership.members
     addresses = {p: m.address for p, m in members.items() if m.state in IN}
-    found: dict[ProcessorId, int] = {}  # results in the log that a processor writes
+    query = governor.steering.queries[spec.name]
+    # Results in the logs that processors write; one that had groups may not have reported yet.
+    found = dict.fromkeys(filter(query.was_at, addresses), 0)
     for i in filter(spec.writes, instances):
         found[i.processor] = found.get(i.processor, 0) + i.load.results
     logs = [(k.name, k.keeper) for k in spec.kept]

@@ -65,7 +65,6 @@ def read_log(
 def _finish_segment(worker: Worker, data_dir: Path, wanted: ReadResults) -> tuple[Path, bool]:
     """Where the segments are, complete up to now, and whether no more will come."""
     query = wanted.query
-    folder = logs_folder(data_dir, query)
 
     def ask() -> tuple[bool, threading.Event | None]:
         run = worker.runs.get(query)
@@ -86,8 +85,8 @@ def _finish_segment(worker: Worker, data_dir: Path, wanted: ReadResults) -> tupl
     over, rolled = worker.ask(ask)
     if rolled is not None and not rolled.wait(ROLL_TIMEOUT_S):
         raise Refusal(Domain.BUSY, f"the results of query {query!r} are not written in time")
-    log = folder / wanted.log
-    kept = wanted.log.partition(".")[0] != worker.here  # then something was handed over
-    if not folder.is_dir() or (kept and not log.is_dir()):
-        raise Refusal(Domain.QUERY, f"log {wanted.log!r} of query {query!r} is not here")
+    log = logs_folder(data_dir, query) / wanted.log
+    writer = wanted.log.partition(".")[0]
+    if writer != worker.here and not log.is_dir():  # whereas our own may be empty yet
+        raise Refusal(Domain.QUERY, f"log {wanted.log!r} of query {query!r} is not kept here")
     return log, over
