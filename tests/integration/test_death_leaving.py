@@ -7,14 +7,16 @@ back while the query still runs.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kit.cluster_faults import FaultyCluster, until
+from kit.cluster_faults import WAIT_S, FaultyCluster, until
 from kit.fault_cases import SHORT_MEMORY, Case
 
 
@@ -62,6 +64,7 @@ def test_results_of_those_who_left_stay_readable_by_the_same_offsets(local: Faul
     closed.feed(1.0)
     closed.query.close()
     followed = case.query.results(follow=True)
+    by_rest = ThreadPoolExecutor(1).submit(follow_by_rest, local, "kept")
     case.feed(0.2)
     case.query.wait()
     early = case.query.results()
@@ -83,8 +86,19 @@ def test_results_of_those_who_left_stay_readable_by_the_same_offsets(local: Faul
     case.check(pa.concat_tables(parts))
     case.query.close()
     case.check(followed.to_arrow())
+    case.check(by_rest.result(WAIT_S))
     case.check(case.query.results().to_arrow())
     closed.check(closed.query.results().to_arrow())
+
+
+def follow_by_rest(local: FaultyCluster, query: str) -> pa.Table:
+    """All results of a query until its end."""
+    asked = Request(
+        f"{local.url}/v1/queries/{query}/results?follow=true",
+        headers={"Authorization": f"Bearer {local.token}"},
+    )
+    with urlopen(asked) as answer, pa.ipc.open_stream(answer.read()) as reader:
+        return reader.read_all()
 
 
 def leave(local: FaultyCluster, name: str) -> None:

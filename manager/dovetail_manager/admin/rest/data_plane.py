@@ -13,7 +13,7 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import grpc
@@ -157,47 +157,53 @@ class DataPlane:
         """The results of several logs as they come; `look` finds those that are new, if wanted."""
         loop = asyncio.get_running_loop()
         arrived: asyncio.Queue[tuple[_Reader, Piece | DovetailError | None]] = asyncio.Queue()
-        readers: dict[str, _Reader] = {}
+        readers: dict[str, _Reader] = {}  # by log
+        places: dict[str, tuple[int, int]] = {}  # where a log is read on
 
-        def begin(found: Iterable[tuple[feeds.ReadResults, str]]) -> int:
-            """Read the logs that are not read yet; how many."""
-            new = [(wanted, address) for wanted, address in found if wanted.log not in readers]
-            for wanted, address in new:
-                readers[wanted.log] = _Reader(
+        def begin(found: Iterable[tuple[feeds.ReadResults, str]]) -> None:
+            """Read the logs that are not being read."""
+            for wanted, address in found:
+                if wanted.log in readers:
+                    continue
+                segment, row = places.get(wanted.log, (wanted.segment, wanted.row))
+                message = encode(replace(wanted, segment=segment, row=row))
+                reader = readers[wanted.log] = _Reader(
                     wanted.log,
                     schema,
                     self._channel(address).unary_stream(READ_RESULTS)(
-                        encode(wanted), metadata=call_metadata(self._security)
+                        message, metadata=call_metadata(self._security)
                     ),
                     lambda reader, item: loop.call_soon_threadsafe(
                         arrived.put_nowait, (reader, item)
                     ),
                 )
-                readers[wanted.log].start()
-            return len(new)
+                reader.start()
 
         with self.readers.take():
             try:
                 found, over = logs
-                running = begin(found)
-                looked_s = loop.time()
-                while running or not (over or look is None):
-                    if look is not None and not over and loop.time() >= looked_s + LOOK_S:
+                begin(found)
+                look_at_s = loop.time() + LOOK_S
+                while readers or not (over or look is None):
+                    if look is not None and not over and loop.time() >= look_at_s:
                         found, over = await look()
-                        running += begin(found)
-                        looked_s = loop.time()
+                        begin(found)
+                        look_at_s = loop.time() + LOOK_S
+                        continue
+                    watching = look is not None and not over
                     try:
-                        wait_s = None if over or look is None else LOOK_S
+                        wait_s = LOOK_S if watching else None
                         reader, item = await asyncio.wait_for(arrived.get(), wait_s)
                     except TimeoutError:
                         continue
-                    if isinstance(item, DovetailError):
+                    if item is None or (isinstance(item, Unreachable) and watching):
+                        del readers[reader.log]  # a log may be handed to another processor
+                    elif isinstance(item, DovetailError):
                         raise item
-                    if item is None:
-                        running -= 1
-                        continue
-                    yield item
-                    reader.credit.release()
+                    else:
+                        places[item.log] = item.segment, item.row + item.batch.num_rows
+                        yield item
+                        reader.credit.release()
             finally:
                 for reader in readers.values():
                     reader.stop()
@@ -228,7 +234,7 @@ class _Reader(threading.Thread):
     ) -> None:
         super().__init__(name=f"rest-results-{log}", daemon=True)
         self.credit = threading.Semaphore(CREDIT_BATCHES)
-        self._log = log
+        self.log = log
         self._schema = schema
         self._call = call
         self._hand_over = hand_over
@@ -239,7 +245,7 @@ class _Reader(threading.Thread):
         last: DovetailError | None = None
         try:
             for data in self._call:
-                piece = read_piece(self._log, decode(feeds.ResultBatch, data), self._schema)
+                piece = read_piece(self.log, decode(feeds.ResultBatch, data), self._schema)
                 if piece is None:
                     continue
                 self.credit.acquire()
@@ -247,7 +253,7 @@ class _Reader(threading.Thread):
                     return
                 self._hand_over(self, piece)
         except grpc.RpcError as e:
-            last = _told(e, f"reading the log {self._log!r}")
+            last = _told(e, f"reading the log {self.log!r}")
         except DovetailError as e:
             last = e
         with suppress(RuntimeError):  # the loop has ended, and with it whoever asked
