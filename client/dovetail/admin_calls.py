@@ -61,6 +61,10 @@ class AdminCalls:
         """Say that nothing more will be sent."""
         return self._ask(a.StreamStatus, "POST", f"/v1/streams/{name}/end")
 
+    def drop_stream(self, name: str) -> a.StreamStatus:
+        """Forget a stream that no query reads."""
+        return self._ask(a.StreamStatus, "DELETE", f"/v1/streams/{name}")
+
     def get_stream(self, name: str) -> a.StreamStatus:
         """One stream."""
         return self._ask(a.StreamStatus, "GET", f"/v1/streams/{name}")

@@ -60,6 +60,11 @@ class Stream:
         self._feed, self._trusted = None, False
         return self._admin.end_stream(self.name)
 
+    def drop(self) -> StreamStatus:
+        """Forget it, so that its name is free; its last status. Refusal if a query reads it."""
+        self._feed, self._trusted = None, False
+        return self._admin.drop_stream(self.name)
+
     def status(self) -> StreamStatus:
         """How far it has come."""
         return self._admin.get_stream(self.name)

@@ -82,7 +82,7 @@ class Assignments:
             self.version,
             {m.processor: m.address for m in members if m.address},
             tuple(
-                StreamTask(s.name, s.schema, s.ended, s.path)
+                StreamTask(s.name, s.schema, s.ended, s.path, s.created_s)
                 for _, s in sorted(self._catalog.streams.durable.items())
                 if s.home == processor
             ),

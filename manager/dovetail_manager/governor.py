@@ -280,7 +280,7 @@ class Governor(Verbs):
         """What people are told when a write is durable."""
         what, *rest = entry.tag
         match what:
-            case "stream-created" | "stream-ended":
+            case "stream-created" | "stream-ended" | "stream-dropped":
                 return [Happened(what, stream=rest[0])]
             case "query-paused" | "query-resumed" | "query-closing":
                 return [Happened(what, query=rest[0])]

@@ -63,6 +63,20 @@ class Verbs:
             return []
         return self._put_stream("stream-ended", replace(record, ended=True), now_s)
 
+    def drop_stream(self, name: StreamName, *, now_s: float) -> list[Output]:
+        """Forget a stream; Refusal if a query reads it."""
+        record = self.catalog.stream(name)
+        for spec in self.catalog.specs.wanted.values():
+            if not spec.end and name in {i.stream for i in spec.plan.inputs}:
+                raise Refusal(
+                    Domain.STREAM,
+                    f"query {spec.name!r} reads stream {name!r}",
+                    remedy="close the query first",
+                    reason="state",
+                )
+        del self.catalog.streams.wanted[name]
+        return self.steering.write(("stream-dropped", name), {record.key: None}, now_s=now_s)
+
     # Queries --------------------------------------------------------------------------------------
 
     def submit(

@@ -337,6 +337,7 @@ EVENT_KINDS = (
     "processor-died",
     "stream-created",
     "stream-ended",
+    "stream-dropped",
     "query-submitted",
     "query-paused",
     "query-resumed",

@@ -43,6 +43,7 @@ class StreamTask:
     schema: pa.Schema
     ended: bool  # nothing more may be sent
     path: str | None = None  # read this file or folder instead of taking what is sent
+    created_s: float = 0.0  # tells it from a dropped one of the same name
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ class Assignment:
                         "schema": base64.b64encode(s.schema.serialize().to_pybytes()).decode(),
                         "ended": s.ended,
                         "path": s.path,
+                        "created_s": s.created_s,
                     }
                     for s in self.streams
                 ],
@@ -154,6 +156,7 @@ def assignment_from_json(text: str) -> Assignment:
                     pa.ipc.read_schema(pa.py_buffer(base64.b64decode(s["schema"]))),
                     bool(s["ended"]),
                     s["path"],
+                    float(s["created_s"]),
                 )
                 for s in raw["streams"]
             ),

@@ -168,6 +168,8 @@ REFUSED: dict[tuple[str, ...], Any] = {
     ("move", "taken", "--groups", "0", "--to", "p9"): lambda c, _: c.query("taken").move([0], "p9"),
     ("cleanup", "taken", "--output", "none"): lambda c, _: c.query("taken").cleanup(None),
     ("drop", "taken"): lambda c, _: c.query("taken").drop(),
+    ("stream", "drop", "twice"): lambda c, _: c.stream("twice").drop(),
+    ("stream", "drop", "nope"): lambda c, _: c.stream("nope"),
 }
 
 GOOD = "SELECT a.symbol, b.bid FROM twice a JOIN over b ON a.symbol = b.symbol"

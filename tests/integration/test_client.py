@@ -143,6 +143,31 @@ def test_a_closed_query_can_be_read_dropped_and_named_again(cluster: Cluster) ->
     assert cluster.submit(sql, name="again").results().to_arrow().num_rows == 0
 
 
+def test_a_dropped_stream_is_forgotten_and_may_be_made_anew(cluster: Cluster) -> None:
+    """With another schema, and without the memory of who sent what."""
+    left, right, query = declared(cluster, "dropped")
+    tables = pair(seed=21)
+    left.send(tables[0])
+    with pytest.raises(Refusal, match="query 'dropped' reads stream 'dropped_l'"):
+        left.drop()
+    query.close(WAIT_S)
+    assert left.drop().rows == tables[0].num_rows
+    with pytest.raises(Refusal, match="stream 'dropped_l' is unknown"):
+        left.status()
+    with pytest.raises((Refusal, InputError), match="dropped_l"):
+        left.send(tables[0])
+    swapped = [t.rename_columns(["k", n]) for t, n in zip(tables, ("a", "b"), strict=True)]
+    anew = cluster.create_stream("dropped_l", swapped[0].schema)
+    assert anew.status().rows == 0
+    sql = "SELECT l.k, l.a, r.w FROM dropped_l l JOIN dropped_r r ON l.k = r.k"
+    again = cluster.submit(sql, name="anew", partitions=20)
+    anew.send(swapped[0])
+    right.send(tables[1])
+    again.wait(WAIT_S)
+    joined = "SELECT l.k, l.a, r.w FROM a l JOIN b r ON l.k = r.k"
+    assert same_bag(again.results().to_arrow(), joined, a=swapped[0], b=tables[1])
+
+
 def test_operators_move_and_pin_groups_while_rows_arrive(cluster: Cluster) -> None:
     """The results stay exact, and the map and the history tell of it."""
     left, right, query = declared(cluster, "moved")
@@ -285,6 +310,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     ),
     "an open query": (lambda c: c.query("refused").cleanup(None), Refusal, "is running"),
     "a query to drop": (lambda c: c.query("refused").drop(), Refusal, "close it first"),
+    "a stream in use": (lambda c: c.stream("refused_l").drop(), Refusal, "query 'refused' reads"),
     "an unknown policy": (lambda c: c.query("refused").set_policy("magic"), Refusal, "policy"),
 }
 

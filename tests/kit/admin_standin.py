@@ -154,6 +154,10 @@ class AdminStandIn(AdminService):
         self.streams[ref.name] = replace(self.get_stream(ref), ended=True)
         return self.streams[ref.name]
 
+    def drop_stream(self, ref: a.StreamRef) -> a.StreamStatus:
+        """Forget it."""
+        return self.streams.pop(self.get_stream(ref).name)
+
     def get_stream(self, ref: a.StreamRef) -> a.StreamStatus:
         """Find it."""
         if ref.name not in self.streams:

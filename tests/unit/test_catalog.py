@@ -134,6 +134,27 @@ def test_names_are_taken_once_and_streams_must_exist() -> None:
     assert manager.entries == before
 
 
+def test_a_stream_is_dropped_when_no_query_reads_it() -> None:
+    """A stream of the same name is another one to its home."""
+    manager = running("a")
+    with pytest.raises(Refusal, match="query 'q' reads stream 's'; close the query first"):
+        manager.do("drop_stream", "s")
+    assert "stream/s" in manager.entries
+    manager.do("create_stream", "x", SCHEMA, None)
+    before = manager.assigned("a")
+    manager.do("drop_stream", "x")
+    assert "stream/x" not in manager.entries
+    assert manager.happened[-1].kind == "stream-dropped"
+    manager.now_s += 1
+    manager.do("create_stream", "x", SCHEMA, None)
+    manager.pass_time(1.0)
+    after = manager.assigned("a")
+    assert before is not None
+    assert after is not None
+    made = [[s.created_s for s in seen.streams if s.name == "x"] for seen in (before, after)]
+    assert made[0] < made[1]
+
+
 def test_a_stream_needs_a_home() -> None:
     """There is none without processors."""
     with pytest.raises(ConfigError, match="a stream needs a processor as its home; start one"):

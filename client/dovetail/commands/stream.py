@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from dovetail_processor.sources import FileSource
 
-stream = typer.Typer(help="Declare, end and list streams.", no_args_is_help=True)
+stream = typer.Typer(help="Declare, end, drop and list streams.", no_args_is_help=True)
 
 SLICES_PER_S = 10
 """With a rate, rows go out in so many portions per second: smooth, and cheap."""
@@ -89,6 +89,20 @@ def end(name: StreamName, *, url: Url = None, as_json: AsJson = False) -> None:
         print_json(status)
     else:
         print(f"stream {name} has ended")
+
+
+@stream.command("drop")
+def drop(name: StreamName, *, url: Url = None, as_json: AsJson = False) -> None:
+    """Forget a stream that no query reads, so that its name is free.
+
+    Example: dovetail stream drop trades
+    """
+    with open_cluster(url) as cluster:
+        status = cluster.stream(name).drop()
+    if as_json:
+        print_json(status)
+    else:
+        print(f"stream {name} is forgotten")
 
 
 @stream.command("list")

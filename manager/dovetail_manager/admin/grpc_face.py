@@ -43,6 +43,7 @@ class AdminFace:
         verbs: dict[str, tuple[type, Callable[[Any], Any]]] = {
             "CreateStream": (a.CreateStream, s.create_stream),
             "EndStream": (a.StreamRef, s.end_stream),
+            "DropStream": (a.StreamRef, s.drop_stream),
             "GetStream": (a.StreamRef, s.get_stream),
             "ListStreams": (a.Everything, lambda _: s.list_streams()),
             "Submit": (a.Submit, s.submit),

@@ -79,6 +79,18 @@ class AdminService:
             lambda g: status.stream_status(g, ref.name),
         )
 
+    def drop_stream(self, ref: a.StreamRef) -> a.StreamStatus:
+        """Forget a stream that no query reads, so that its name is free; its last status.
+
+        Returns when its home has let go of it.
+        """
+
+        def drop(g: Governor, now_s: float) -> tuple[a.StreamStatus, list[Output]]:
+            last = status.stream_status(g, ref.name)
+            return last, g.drop_stream(StreamName(ref.name), now_s=now_s)
+
+        return self._cluster.call(drop, told=True)
+
     def get_stream(self, ref: a.StreamRef) -> a.StreamStatus:
         """One stream."""
         return self._cluster.look(lambda g: status.stream_status(g, ref.name))

@@ -132,9 +132,16 @@ class Ingress:
         return batch, None
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stop reading; what waits is not acknowledged."""
         if self._file is not None:
             self._file.close()
+
+    def drop(self) -> None:
+        """It is not at home here any more: nobody listens, so what waits goes nowhere."""
+        self.close()
+        for sent in self._waiting:
+            sent.routed(self.rows)
+        self._waiting.clear()
 
     def load(self) -> StreamLoad:
         """What the manager hears of it."""

@@ -44,8 +44,9 @@ class Streams:
     def set_tasks(self, tasks: Iterable[StreamTask], memory_bytes: int) -> None:
         """These streams are at home here from now on, and no others."""
         wanted = {t.name: t for t in tasks}
-        for gone in set(self._streams) - set(wanted):
-            self._streams.pop(gone).close()
+        for name, stream in list(self._streams.items()):
+            if name not in wanted or wanted[name].created_s != stream.task.created_s:
+                self._streams.pop(name).drop()
         for name, task in wanted.items():
             if name in self._streams:
                 self._streams[name].task = task

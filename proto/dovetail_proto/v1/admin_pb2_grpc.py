@@ -44,6 +44,11 @@ class AdminStub:
                 request_serializer=dovetail__proto_dot_v1_dot_admin__pb2.StreamName.SerializeToString,
                 response_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.StreamStatus.FromString,
                 _registered_method=True)
+        self.DropStream = channel.unary_unary(
+                '/dovetail.v1.Admin/DropStream',
+                request_serializer=dovetail__proto_dot_v1_dot_admin__pb2.StreamName.SerializeToString,
+                response_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.StreamStatus.FromString,
+                _registered_method=True)
         self.GetStream = channel.unary_unary(
                 '/dovetail.v1.Admin/GetStream',
                 request_serializer=dovetail__proto_dot_v1_dot_admin__pb2.StreamName.SerializeToString,
@@ -151,6 +156,12 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EndStream(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DropStream(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -280,6 +291,11 @@ def add_AdminServicer_to_server(servicer, server):
             ),
             'EndStream': grpc.unary_unary_rpc_method_handler(
                     servicer.EndStream,
+                    request_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.StreamName.FromString,
+                    response_serializer=dovetail__proto_dot_v1_dot_admin__pb2.StreamStatus.SerializeToString,
+            ),
+            'DropStream': grpc.unary_unary_rpc_method_handler(
+                    servicer.DropStream,
                     request_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.StreamName.FromString,
                     response_serializer=dovetail__proto_dot_v1_dot_admin__pb2.StreamStatus.SerializeToString,
             ),
@@ -431,6 +447,33 @@ class Admin:
             request,
             target,
             '/dovetail.v1.Admin/EndStream',
+            dovetail__proto_dot_v1_dot_admin__pb2.StreamName.SerializeToString,
+            dovetail__proto_dot_v1_dot_admin__pb2.StreamStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DropStream(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dovetail.v1.Admin/DropStream',
             dovetail__proto_dot_v1_dot_admin__pb2.StreamName.SerializeToString,
             dovetail__proto_dot_v1_dot_admin__pb2.StreamStatus.FromString,
             options,

@@ -65,6 +65,11 @@ def routes(context: Context) -> APIRouter:
         """Say that nothing more will be sent."""
         return await ask(service.end_stream, a.StreamRef(name))
 
+    @router.delete("/{name}", response_model=answers.Stream, responses=refusals(404, 409, 422))
+    async def drop_stream(name: PathName) -> Any:
+        """Forget a stream that no query reads."""
+        return await ask(service.drop_stream, a.StreamRef(name))
+
     @router.post(
         "/{name}/batches",
         response_model=answers.Taken,
