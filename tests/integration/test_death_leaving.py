@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dovetail.local_cluster import MANAGER
+from dovetail_proto.transport import Unreachable
 from kit.cluster_faults import WAIT_S, FaultyCluster, until
 from kit.fault_cases import SHORT_MEMORY, Case
 
@@ -89,6 +91,45 @@ def test_results_of_those_who_left_stay_readable_by_the_same_offsets(local: Faul
     case.check(by_rest.result(WAIT_S))
     case.check(case.query.results().to_arrow())
     closed.check(closed.query.results().to_arrow())
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_leaver_that_dies_while_it_hands_its_log_over_still_has_it(
+    local: FaultyCluster, when: str
+) -> None:
+    """The query goes on without it; when it is back, its results are, and it may leave again."""
+    case = Case(local, "torn", home="p1")
+    case.feed(0.5)
+    local.arm("p3", f"{when} hands over")
+    local.cluster.leave("p3")
+    local.await_fault("p3")
+    until(lambda: state_of(local, "p3") == "dead", "its death is noticed")
+    case.feed(0.7)
+    with pytest.raises(Unreachable, match="processor 'p3', which has log 'p3'"):
+        case.query.results()
+    local.restart_dead()
+    case.check_so_far()
+    leave(local, "p3")
+    assert homes(case) == {"p1": "p1", "p2": "p2", "p3": "p1"}
+    case.feed(1.0)
+    case.check_so_far()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_manager_that_dies_when_it_lets_a_leaver_go_is_followed_by_one_that_does(
+    local: FaultyCluster, when: str
+) -> None:
+    """And the new one knows who keeps the log."""
+    case = Case(local, "office", home="p1")
+    case.feed(0.5)
+    local.arm(MANAGER, f"{when} writes left")
+    local.cluster.leave("p3")
+    local.await_fault(MANAGER)
+    local.restart_manager()
+    until(lambda: state_of(local, "p3") == "left", "p3 has left")
+    assert homes(case) == {"p1": "p1", "p2": "p2", "p3": "p1"}
+    case.feed(1.0)
+    case.check_so_far()
 
 
 def follow_by_rest(local: FaultyCluster, query: str) -> pa.Table:

@@ -9,6 +9,8 @@ file and sends itself the signal. So the moment is exact, and the product has no
     before marks · after marks     a split host sends End-of-Moved-Partitions
     before sees marker             … and the sender meets it behind the last row
     before ships · after ships     the sender's ReceivePartitions
+    before hands over              a leaver sends a piece of its result log
+    before writes left             of the store: a leaver is let go
 """
 
 from __future__ import annotations
@@ -69,6 +71,7 @@ def put_in(name: str, folder: Path) -> None:
     wrap(Splits, "mark", lambda *_: "marks")
     wrap(Duties, "marker", lambda *_: "sees marker")
     wrap(Peers, "send_groups", lambda *_: "ships")
+    wrap(Peers, "send_log", lambda *_: "hands over")
     wrap(Governor, "handle", lambda _, source, m, now_s: f"hears {_kind(m)}")
     wrap(Outgoing, "send", lambda _, m: f"says {_kind(m)}")
     wrap(SqliteStore, "write", lambda _, w: f"writes {_written(w)}")
@@ -79,8 +82,10 @@ def _kind(message: object) -> str:
 
 
 def _written(write: Write) -> str:
-    """Which of a move's writes it is; empty for all others."""
+    """Which of a move's writes it is, or a leaver's last one; empty for all others."""
     for key, text in write.puts.items():
+        if key.startswith("member/") and text and json.loads(text)["state"] == "left":
+            return "left"
         if key.startswith("move/") and text:
             record = json.loads(text)
             if record["outcome"]:
