@@ -17,6 +17,7 @@ from dovetail.quantities import format_bytes, format_count, parse_bytes
 from dovetail.results import Offset, Results
 from dovetail_proto import admin as a
 from dovetail_proto.errors import ConfigError, Domain, Refusal
+from dovetail_proto.result_logs import logs_to_read
 from dovetail_proto.transport import Unreachable
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class Query:
 
         def look() -> tuple[list[a.LogStatus], bool]:
             status = self.status()
-            return _logs(status, chosen), status.state in ("closed", "failed")
+            return logs_to_read(status, chosen), status.state in ("closed", "failed")
 
         schema = pa.ipc.read_schema(pa.py_buffer(self.status().schema))
         read = Results(
@@ -299,24 +300,3 @@ def _refuse_unless_closed(status: a.QueryStatus) -> None:
             remedy="close it first",
             reason="state",
         )
-
-
-def _logs(query: a.QueryStatus, chosen: set[str] | None) -> list[a.LogStatus]:
-    """The logs to read; Refusal if there are none, or not the chosen ones."""
-    if query.counting or query.results_place:
-        place = f"are files in {query.results_place!r}" if query.results_place else "were counted"
-        raise Refusal(
-            Domain.QUERY,
-            f"query {query.name!r} keeps no result log: its results {place}",
-            remedy="submit it without results and counting to read them here",
-            reason="state",
-        )
-    known = {log.name: log for log in query.logs}
-    if unknown := sorted((chosen or set()) - set(known)):
-        raise Refusal(
-            Domain.QUERY,
-            f"query {query.name!r} has no log {unknown[0]!r}",
-            remedy=f"name one of {', '.join(known)}",
-            reason="unknown",
-        )
-    return [log for name, log in known.items() if chosen is None or name in chosen]

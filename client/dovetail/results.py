@@ -23,6 +23,7 @@ from dovetail_proto.arrow_bytes import from_bytes
 from dovetail_proto.errors import ConfigError, DovetailError
 from dovetail_proto.feeds import ReadResults, ResultBatch
 from dovetail_proto.ids import LogName, QueryName
+from dovetail_proto.result_logs import away
 from dovetail_proto.transport import Unreachable
 from dovetail_proto.wire.data import decode, encode
 
@@ -84,7 +85,7 @@ class Results:
         self._calls: dict[str, Any] = {}  # of logs that are being read
         for log in logs:
             if not log.address:
-                raise self._away(log)
+                raise away(query, log)
         for log in logs:
             self._begin(log)
         if follow and not self._over:
@@ -202,7 +203,7 @@ class Results:
                 if log.address:
                     self._begin(log)
                 elif over:
-                    return self._away(log)
+                    return away(self._query, log)
             if over:
                 return None
         return None
@@ -215,13 +216,6 @@ class Results:
                 return
             except queue.Full:
                 continue
-
-    def _away(self, log: LogStatus) -> DovetailError:
-        return Unreachable(
-            f"processor {log.processor!r}, which has log {log.name!r} of query {self._query!r}, "
-            "is away",
-            remedy="name the logs to read, without it",
-        )
 
     def __enter__(self) -> Self:
         return self

@@ -18,6 +18,7 @@ from dovetail_proto import admin as a
 from dovetail_proto.errors import Domain, Refusal
 from dovetail_proto.feeds import ReadResults
 from dovetail_proto.ids import LOG_NAME, LogName, QueryName
+from dovetail_proto.result_logs import away, logs_to_read
 from dovetail_proto.transport import Unreachable
 from dovetail_proto.wire.fields import COUNT_MAX
 
@@ -198,11 +199,14 @@ def _add_data(router: APIRouter, context: Context) -> None:
 
         async def look() -> tuple[list[tuple[ReadResults, str]], bool]:
             status = await ask(service.get_query, a.QueryRef(name))
-            logs = [
-                (ReadResults(QueryName(name), found, segment, row, follow), address)
-                for found, address in _logs(status, log).items()
+            found = logs_to_read(status, None if log is None else {log})
+            if gone := [x for x in found if not x.address]:
+                raise away(name, gone[0])
+            wanted = [
+                (ReadResults(QueryName(name), LogName(x.name), segment, row, follow), x.address)
+                for x in found
             ]
-            return logs, status.state in ("closed", "failed")
+            return wanted, status.state in ("closed", "failed")
 
         query = await ask(service.get_query, a.QueryRef(name))
         schema = pa.ipc.read_schema(pa.py_buffer(query.schema))
@@ -212,34 +216,6 @@ def _add_data(router: APIRouter, context: Context) -> None:
         if _wants_json(request.headers.get("accept", "")):
             return StreamingResponse(as_json(ready), media_type=JSON_LINES)
         return StreamingResponse(as_arrow(ready, schema), media_type=ARROW)
-
-
-def _logs(query: a.QueryStatus, chosen: str | None) -> dict[LogName, str]:
-    """Where the results are: log → address. Refusal if one cannot be asked."""
-    if query.counting or query.results_place:
-        place = f"are files in {query.results_place!r}" if query.results_place else "were counted"
-        raise Refusal(
-            Domain.QUERY,
-            f"query {query.name!r} keeps no result log: its results {place}",
-            remedy="submit it without results and counting to read them here",
-            reason="state",
-        )
-    found = [log for log in query.logs if chosen in (None, log.name)]
-    if chosen is not None and not found:
-        raise Refusal(
-            Domain.QUERY,
-            f"query {query.name!r} has no log {chosen!r}",
-            remedy=f"name one of {', '.join(log.name for log in query.logs)}",
-            reason="unknown",
-        )
-    for log in found:
-        if not log.address:
-            raise Unreachable(
-                f"processor {log.processor!r}, which has log {log.name!r} of query "
-                f"{query.name!r}, is away",
-                remedy="read the others with ?log=NAME",
-            )
-    return {LogName(log.name): log.address for log in found}
 
 
 async def _begun(pieces: AsyncGenerator[Piece]) -> AsyncGenerator[Piece]:
