@@ -243,8 +243,9 @@ def test_a_disk_that_fills_up_is_a_clear_error_and_the_next_run_goes_on(
     out = tmp_path / "out"
     with pytest.raises(OutputError, match=r"results cannot be written to '.*part-0000"):
         clean(spilled, out, hands, on_a_small_disk)
-    assert not list(out.glob(".*.tmp"))
     clean(spilled, out, hands)
+    # Spark may kill the other tasks in the middle of a file: what they leave goes with this run.
+    assert not list(out.glob(".*.tmp"))
     assert read_bag(out) == owed_results(spilled)
 
 
