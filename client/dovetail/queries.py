@@ -91,13 +91,14 @@ class Query:
         """
         chosen = None if logs is None else set(logs)
 
-        def look() -> tuple[list[a.LogStatus], bool]:
-            status = self.status()
-            return logs_to_read(status, chosen), status.state in ("closed", "failed")
-
-        schema = pa.ipc.read_schema(pa.py_buffer(self.status().schema))
+        status = self.status()
         read = Results(
-            self.name, schema, look, self._channels, offsets=offsets or {}, follow=follow
+            self.name,
+            pa.ipc.read_schema(pa.py_buffer(status.schema)),
+            logs_to_read(status, chosen),
+            self._channels,
+            offsets=offsets or {},
+            look=(lambda: logs_to_read(self.status(), chosen)) if follow else None,
         )
         self._open.add(read)
         return read

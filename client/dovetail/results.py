@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -23,7 +23,7 @@ from dovetail_proto.arrow_bytes import from_bytes
 from dovetail_proto.errors import ConfigError, DovetailError
 from dovetail_proto.feeds import ReadResults, ResultBatch
 from dovetail_proto.ids import LogName, QueryName
-from dovetail_proto.result_logs import away
+from dovetail_proto.result_logs import Logs, away
 from dovetail_proto.transport import Unreachable
 from dovetail_proto.wire.data import decode, encode
 
@@ -32,9 +32,6 @@ AHEAD_BATCHES = 4
 
 LOOK_S = 1.0
 """How soon a follower sees the log of a processor that is new."""
-
-Look = Callable[[], tuple[Sequence[LogStatus], bool]]
-"""The logs there are, and whether the query is over: then there will be no other ones."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -61,21 +58,20 @@ class Results:
         self,
         query: str,
         schema: pa.Schema,
-        look: Look,
+        found: Logs,
         channels: Channels,
         *,
         offsets: Mapping[str, Offset],
-        follow: bool,
+        look: Callable[[], Logs] | None,
     ) -> None:
-        """Unreachable if a log cannot be read."""
+        """`look` finds the logs there are by then, to follow them. Unreachable if one is away."""
         self.schema = schema
-        logs, self._over = look()
+        logs, self._over = found
         self.offsets = {log.name: offsets.get(log.name, START) for log in logs}
         self._query = query
-        self._look = look
         self._channels = channels
         self._given = offsets
-        self._follow = follow
+        self._follow = look is not None
         self._next = dict(self.offsets)  # where the reader of a log is
         self._batches: queue.Queue[tuple[str, Offset, pa.RecordBatch]] = queue.Queue(AHEAD_BATCHES)
         self._stopped = threading.Event()
@@ -88,8 +84,8 @@ class Results:
                 raise away(query, log)
         for log in logs:
             self._begin(log)
-        if follow and not self._over:
-            self._start(self._watch)
+        if look is not None and not self._over:
+            self._start(self._watch, look)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self
@@ -159,6 +155,8 @@ class Results:
         call = self._channels.unary_stream(log.address, READ_RESULTS, encode(asked))
         with self._lock:
             self._calls[log.name] = call
+        if self._stopped.is_set():
+            call.cancel()  # `close` may not have seen it
         self._start(self._read, log.name, call)
 
     def _read(self, log: str, call: Any) -> DovetailError | None:
@@ -184,14 +182,14 @@ class Results:
                 return None  # it may have been handed to another processor: `_watch` sees
         return failure
 
-    def _watch(self) -> DovetailError | None:
+    def _watch(self, look: Callable[[], Logs]) -> DovetailError | None:
         """Begin to read logs that are new or somewhere else; all once more when it is over.
 
         What a log had when its reading ended need not be all: its writer may have begun just then.
         """
         while not self._stopped.wait(LOOK_S):
             try:
-                logs, over = self._look()
+                logs, over = look()
             except Unreachable:
                 continue  # the manager: it will be back
             except DovetailError as e:

@@ -8,8 +8,11 @@ from dovetail_proto.admin import LogStatus, QueryStatus
 from dovetail_proto.errors import Domain, Refusal
 from dovetail_proto.transport import Unreachable
 
+Logs = tuple[list[LogStatus], bool]
+"""Logs, and whether the query is over: then there will be no other ones."""
 
-def logs_to_read(query: QueryStatus, chosen: Collection[str] | None) -> list[LogStatus]:
+
+def logs_to_read(query: QueryStatus, chosen: Collection[str] | None) -> Logs:
     """The chosen ones, or all; Refusal if the query keeps no logs, or not these."""
     if query.counting or query.results_place:
         place = f"are files in {query.results_place!r}" if query.results_place else "were counted"
@@ -27,7 +30,8 @@ def logs_to_read(query: QueryStatus, chosen: Collection[str] | None) -> list[Log
             remedy=f"name one of {', '.join(known)}",
             reason="unknown",
         )
-    return [log for name, log in known.items() if chosen is None or name in chosen]
+    logs = [log for name, log in known.items() if chosen is None or name in chosen]
+    return logs, query.state in ("closed", "failed")
 
 
 def away(query: str, log: LogStatus) -> Unreachable:

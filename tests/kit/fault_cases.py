@@ -205,10 +205,10 @@ class Case:
         read = Results(
             self.query.name,
             self.schema,
-            lambda: (logs, False),
+            (logs, False),
             self.local.cluster._channels,
             offsets={},
-            follow=False,
+            look=None,
         )
         return read.to_arrow().num_rows
 

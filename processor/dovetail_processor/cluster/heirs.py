@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dovetail_processor.cluster.keeping import claim, is_of_run, logs_folder, segment_file
+from dovetail_processor.sinks.parquet import sync_folder
 from dovetail_proto.assignment import Leaving
 from dovetail_proto.errors import Domain, OutputError, Refusal
 from dovetail_proto.feeds import LogPiece
@@ -79,12 +80,11 @@ class Keeper:
         Refusal if it does not follow on the piece before it, or if the file is not what was sent.
         """
         with self._lock:
-            folder = claim(self._data_dir, piece.query, piece.run) / piece.log
-            path = segment_file(folder, piece.segment)
-            if path.exists():
-                return
             try:
-                self._write(path, piece)
+                folder = claim(self._data_dir, piece.query, piece.run) / piece.log
+                path = segment_file(folder, piece.segment)
+                if not path.exists():
+                    self._write(path, piece)
             except OSError as e:
                 raise OutputError(
                     f"segment {piece.segment} of log {piece.log!r} of query {piece.query!r} "
@@ -110,11 +110,7 @@ class Keeper:
                 raise _refused(piece, "it is not what was sent")
             os.fsync(file.fileno())
         part.rename(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(path.parent)
 
 
 def _refused(piece: LogPiece, why: str) -> Refusal:

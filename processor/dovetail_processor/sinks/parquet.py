@@ -198,7 +198,7 @@ class _OpenFile:
             os.fsync(self._descriptor)
             size = os.fstat(self._descriptor).st_size
             self._temporary.rename(self.path)
-            _sync_folder(self.path.parent)
+            sync_folder(self.path.parent)
             self._undo.close()
         return size
 
@@ -261,7 +261,7 @@ def _start_writeback(descriptor: int) -> None:
         _sync_file_range(descriptor, whole_file, whole_file, _SYNC_FILE_RANGE_WRITE)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make a rename in `folder` durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -197,20 +197,22 @@ def _add_data(router: APIRouter, context: Context) -> None:
         An offset (`segment`, `row`) counts within one log: name that too.
         """
 
-        async def look() -> tuple[list[tuple[ReadResults, str]], bool]:
-            status = await ask(service.get_query, a.QueryRef(name))
-            found = logs_to_read(status, None if log is None else {log})
+        def wanted(status: a.QueryStatus) -> tuple[list[tuple[ReadResults, str]], bool]:
+            found, over = logs_to_read(status, None if log is None else {log})
             if gone := [x for x in found if not x.address]:
                 raise away(name, gone[0])
-            wanted = [
+            asked = [
                 (ReadResults(QueryName(name), LogName(x.name), segment, row, follow), x.address)
                 for x in found
             ]
-            return wanted, status.state in ("closed", "failed")
+            return asked, over
+
+        async def look() -> tuple[list[tuple[ReadResults, str]], bool]:
+            return wanted(await ask(service.get_query, a.QueryRef(name)))
 
         query = await ask(service.get_query, a.QueryRef(name))
         schema = pa.ipc.read_schema(pa.py_buffer(query.schema))
-        pieces = limited(plane.results(schema, await look(), look if follow else None), limit)
+        pieces = limited(plane.results(schema, wanted(query), look if follow else None), limit)
         # With `follow` the first piece may be long in coming.
         ready = pieces if follow else await _begun(pieces)
         if _wants_json(request.headers.get("accept", "")):
