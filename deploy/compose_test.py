@@ -82,13 +82,13 @@ class ComposeTest:
         self._wait_until_healthy(7)
         self._call([sys.executable, "examples/stock_day.py", str(self._work / "day")])
         for stream in STREAMS:
-            self._tools("stream", "create", stream, "--schema", f"day/{stream}.parquet")
+            self._tools("stream", "create", stream, "--schema", f"day/{stream}")
         self._tools("submit", "prices.sql", "--weights", "4,1,1", "--results", "/results/prices")
         self.say("three processors, 9 MB each, two thirds of the groups on one; feeding")
         feed = [
             subprocess.Popen(
                 self._in_tools_command(
-                    *("dovetail", "feed", stream, f"day/{stream}.parquet", "--rate", FEED_RATE)
+                    *("dovetail", "feed", stream, f"day/{stream}", "--rate", FEED_RATE)
                 ),
                 cwd=ROOT,
                 env=self._environment,

@@ -1,7 +1,7 @@
 """Compare results with DuckDB: python examples/check_with_duckdb.py QUERY.sql INPUTS RESULTS…
 
-INPUTS is a folder with one Parquet file per stream; RESULTS are folders of Parquet files that are
-the join together. Ends with 1 if a result is missing or there once too often.
+INPUTS is a folder with a folder of Parquet files for each stream; RESULTS are folders of Parquet
+files that are the join together. Ends with 1 if a result is missing or there once too often.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ def main() -> int:
     query, inputs, *results = sys.argv[1:]
     sql = Path(query).read_text(encoding="utf-8")
     with duckdb.connect() as connection:
-        for path in sorted(Path(inputs).glob("*.parquet")):
-            connection.read_parquet(str(path)).create_view(path.stem)
+        for stream in sorted(p for p in Path(inputs).iterdir() if p.is_dir()):
+            connection.read_parquet(f"{stream}/*.parquet").create_view(stream.name)
         files = [str(p) for folder in results for p in sorted(Path(folder).rglob("*.parquet"))]
         connection.read_parquet(files, hive_partitioning=False).create_view("found")
         wanted, missing, surplus = connection.sql(

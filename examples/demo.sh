@@ -2,12 +2,12 @@
 set -eu
 python /examples/stock_day.py /tmp/day
 for stream in trades quotes reviews; do
-    dovetail stream create "$stream" --schema "/tmp/day/$stream.parquet" || true
+    dovetail stream create "$stream" --schema "/tmp/day/$stream" || true
 done
 name="demo-$(date +%s)"
 dovetail submit /examples/prices.sql --name "$name" --results "/results/$name"
 for stream in trades quotes reviews; do
-    dovetail feed "$stream" "/tmp/day/$stream.parquet" --rate 5000/s &
+    dovetail feed "$stream" "/tmp/day/$stream" --rate 5000/s &
 done
 wait
 dovetail wait "$name"

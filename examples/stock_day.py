@@ -1,7 +1,8 @@
 """A day of stock trades, quotes and reviews in small: python examples/stock_day.py FOLDER [ROWS].
 
-Three Parquet files that share the column `symbol`. The same call writes the same rows. Some symbols
-are traded far more often than others, as in life, so the state of a join is uneven.
+A folder for each stream, with a Parquet file for the morning and one for the afternoon; the streams
+share the column `symbol`. The same call writes the same rows. Some symbols are traded far more
+often than others, as in life, so the state of a join is uneven.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 SYMBOLS = 50_000
 BUSY_SHARE = 0.1
 """So many of all rows are about one symbol in twenty."""
+MORNING_SHARE = 1 / 3
 
 
 def day(rows: int, seed: int = 4) -> dict[str, pa.Table]:
@@ -49,9 +51,12 @@ def main() -> None:
     """Write the files."""
     folder, *rest = sys.argv[1:]
     rows = int(rest[0]) if rest else 150_000
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    noon = round(rows * MORNING_SHARE)
     for name, table in day(rows).items():
-        pq.write_table(table, Path(folder) / f"{name}.parquet", row_group_size=20_000)
+        stream = Path(folder) / name
+        stream.mkdir(parents=True, exist_ok=True)
+        for part, of_day in {"1-morning": table[:noon], "2-afternoon": table[noon:]}.items():
+            pq.write_table(of_day, stream / f"{part}.parquet", row_group_size=20_000)
     print(f"{rows:,} rows each of trades, quotes and reviews in {folder}/")
 
 

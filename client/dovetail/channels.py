@@ -71,7 +71,13 @@ class Channels:
 
 
 def told(error: grpc.RpcError, doing: str) -> DovetailError:
-    """What a processor raised; where it did not answer, with what we were about."""
+    """What a processor raised; where it did not answer, with what we were about.
+
+    A call is the error that it raises. Without its traceback it goes when nobody has it any more;
+    with it, the collector may find it at the interpreter's end, when a thread of gRPC that was
+    stopped then may hold its lock for ever.
+    """
+    error.__traceback__ = None
     made = raised(error)
     if isinstance(made, Unreachable):
         return Unreachable(f"{doing}: {made.message}", remedy=made.remedy)
@@ -82,12 +88,17 @@ def _answer(call: Any, home: str) -> bytes:
     try:
         answer: bytes = call.result()
     except grpc.RpcError as e:
-        if e.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            raise Refusal(
-                Domain.BUSY,
-                "what was sent is not joined within the time given",
-                remedy="wait again, longer",
-                reason="busy",
-            ) from e
-        raise told(e, f"waiting for the join at processor {home!r}") from e
+        raise _not_joined(e, home) from None
     return answer
+
+
+def _not_joined(error: Any, home: str) -> DovetailError:
+    failure = told(error, f"waiting for the join at processor {home!r}")
+    if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+        return failure
+    return Refusal(
+        Domain.BUSY,
+        "what was sent is not joined within the time given",
+        remedy="wait again, longer",
+        reason="busy",
+    )

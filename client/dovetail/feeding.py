@@ -116,6 +116,7 @@ class Feed:
         while True:
             with self._changed:
                 if self._call is not None and (failure := self._call.failure):
+                    self._call.close()
                     self._call = None
                     self._bear(failure)
                 over = done() and (self._call is not None or not self._window)
@@ -149,9 +150,9 @@ class Feed:
 
     def _hang_up(self) -> None:
         with self._changed:
-            if self._call is not None:
-                self._call.close()
-                self._call = None
+            call, self._call = self._call, None
+        if call is not None:
+            call.close()
 
     def acknowledged(self, sequence: int) -> None:
         """The home has routed everything up to `sequence`; from a call's thread."""
@@ -171,23 +172,25 @@ class Feed:
 
 
 class _Call:
-    """One Ingest call, and the thread that hears its answers."""
+    """One Ingest call, and the thread that hears its answers; `close` it, also when it is over."""
 
     def __init__(self, channels: Channels, address: str, feed: Feed) -> None:
         self.failure: DovetailError | None = None  # why it is over; None while it is not
         self._feed = feed
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._call = channels.stream_stream(address, INGEST, iter(self._requests.get, None))
-        threading.Thread(target=self._listen, name="feed", daemon=True).start()
+        self._thread = threading.Thread(target=self._listen, name="feed", daemon=True)
+        self._thread.start()
 
     def put(self, message: bytes) -> None:
         """Send a message."""
         self._requests.put(message)
 
     def close(self) -> None:
-        """End it."""
+        """End it, and the thread; its last act is `call_ended`."""
         self._requests.put(None)
         self._call.cancel()
+        self._thread.join()
 
     def _listen(self) -> None:
         failure: DovetailError = Unreachable("sending rows: the home ended the call")

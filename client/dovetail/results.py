@@ -79,6 +79,7 @@ class Results:
         self._lock = threading.Lock()
         self._threads = 0  # that may still bring something
         self._calls: dict[str, Any] = {}  # of logs that are being read
+        self._readers: dict[str, threading.Thread] = {}  # the last of each log
         for log in logs:
             if not log.address:
                 raise away(query, log)
@@ -109,9 +110,11 @@ class Results:
         """End the reading; the iteration then ends too."""
         self._stopped.set()
         with self._lock:
-            calls = list(self._calls.values())
+            calls, readers = list(self._calls.values()), list(self._readers.values())
         for call in calls:
             call.cancel()
+        for reader in readers:
+            reader.join()
 
     def to_arrow(self) -> pa.Table:
         """Everything that is left, as a table."""
@@ -136,7 +139,7 @@ class Results:
 
     # Threads: one for each log, and one that looks for new logs -----------------------------------
 
-    def _start(self, work: Callable[..., DovetailError | None], *args: object) -> None:
+    def _start(self, work: Callable[..., DovetailError | None], *args: object) -> threading.Thread:
         def run() -> None:
             failure = work(*args)
             with self._lock:
@@ -145,7 +148,9 @@ class Results:
 
         with self._lock:
             self._threads += 1
-        threading.Thread(target=run, name="results", daemon=True).start()
+        thread = threading.Thread(target=run, name="results", daemon=True)
+        thread.start()
+        return thread
 
     def _begin(self, log: LogStatus) -> None:
         at = self._next.setdefault(log.name, self._given.get(log.name, START))
@@ -157,7 +162,9 @@ class Results:
             self._calls[log.name] = call
         if self._stopped.is_set():
             call.cancel()  # `close` may not have seen it
-        self._start(self._read, log.name, call)
+        reader = self._start(self._read, log.name, call)
+        with self._lock:
+            self._readers[log.name] = reader
 
     def _read(self, log: str, call: Any) -> DovetailError | None:
         """Hand over what a log has; the error that ended it."""
@@ -169,15 +176,15 @@ class Results:
                     batch = from_bytes(sent.payload, self.schema, f"a batch of log {log!r}")
                     self._hand_over(log, Offset(sent.segment, sent.row), batch)
                 if self._stopped.is_set():
-                    return None
+                    break
         except grpc.RpcError as e:
-            if self._stopped.is_set():
-                return None
             failure = told(e, f"reading the log {log!r}")
         except DovetailError as e:
             failure = e
         with self._lock:
             del self._calls[log]
+            if self._stopped.is_set():
+                return None
             if isinstance(failure, Unreachable) and self._follow and not self._over:
                 return None  # it may have been handed to another processor: `_watch` sees
         return failure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import dovetail
 from dovetail import Cluster, LocalCluster, Query, Stream
 from dovetail_proto.errors import Domain, InputError, QueryError, Refusal, Unauthenticated
+from kit.client_calls import none_left
 from kit.clusters import PAIR_SQL, pair, same_bag, small_cluster
 
 WAIT_S = 60.0
@@ -124,6 +126,21 @@ def test_a_follower_ends_with_the_query(cluster: Cluster) -> None:
     assert closed.results == found[0].num_rows
     assert is_join(found[0], *tables)
     assert query.wait() == 6_000, "a closed query has joined everything"
+
+
+def test_reading_and_waiting_leave_no_call_behind(cluster: Cluster) -> None:
+    """A call that is collected at the interpreter's end may keep the program from ending."""
+    left, right, query = declared(cluster, "calls")
+    tables = pair(seed=9)
+    with none_left():
+        left.send(tables[0])
+        right.send(tables[1])
+        query.wait(WAIT_S)
+        assert is_join(query.results().to_arrow(), *tables)
+        with query.results(follow=True) as following:
+            assert next(following).num_rows
+        with contextlib.suppress(Refusal):
+            query.wait(1e-6)
 
 
 def test_a_closed_query_can_be_read_dropped_and_named_again(cluster: Cluster) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from dovetail_proto.errors import Domain, InputError, Refusal
 from dovetail_proto.feeds import IngestAck, IngestBatch
 from dovetail_proto.transport import Security, Unreachable, abort, start_server
 from dovetail_proto.wire.data import decode, encode
+from kit.client_calls import none_left
 
 TOKEN = Security("secret")
 
@@ -169,5 +171,16 @@ def test_an_error_in_the_rows_is_raised_as_it_is(channels: Channels) -> None:
     try:
         with pytest.raises(Refusal, match="the file ends here"):
             Feed("trades", lambda: home.address, channels).send(rows())
+    finally:
+        home.stop()
+
+
+@pytest.mark.parametrize("last", [4, -1], ids=["sent", "refused"])
+def test_a_feed_leaves_no_call_behind(last: int, channels: Channels) -> None:
+    """A call that is collected at the interpreter's end may keep the program from ending."""
+    home = Home([2])
+    try:
+        with none_left(), contextlib.suppress(InputError):
+            Feed("trades", lambda: home.address, channels).send(batches(0, 1, 2, 3, last))
     finally:
         home.stop()

@@ -25,7 +25,7 @@ def manager(*, config: Config = None) -> None:
     Example: DOVETAIL_TOKEN=… DOVETAIL_LISTEN=0.0.0.0:7070 DOVETAIL_REST=0.0.0.0:7071 dovetail
     manager
     """
-    from dovetail.services import run_manager
+    from dovetail.services import end_process, run_manager
     from dovetail_manager.server import ManagerSettings
 
     settings = _settings(config)
@@ -42,6 +42,7 @@ def manager(*, config: Config = None) -> None:
             dead_after_s=settings.dead_after_s,
         )
     )
+    end_process()
 
 
 def processor(
@@ -71,7 +72,7 @@ def processor(
     """
     from importlib.metadata import version
 
-    from dovetail.services import run_processor
+    from dovetail.services import end_process, run_processor
     from dovetail_manager.admin.auth import Tokens, refuse_open_bind
     from dovetail_processor.cluster.server import ProcessorSettings
 
@@ -91,6 +92,7 @@ def processor(
             heartbeat_s=settings.heartbeat_s,
         )
     )
+    end_process()
 
 
 def _settings(config: Path | None) -> Settings:
