@@ -101,13 +101,12 @@ class ComposeTest:
         self.compose("restart", "manager")
         self._wait_until_healthy(8)
         self.say("manager restarted while rows came in")
+        self.say(self._scale(2))
         if any(f.wait(HEALTHY_S_MAX) for f in feed):
             raise CheckError("a feed ended with an error")
         rows = self._tools("wait", "prices", "--json")["rows"]
         moves = [m for m in self._tools("moves", "prices", "--json") if m["outcome"] == "completed"]
         self.say(f"{rows:,} rows joined, {len(moves)} moves completed")
-        self.say(self._scale(3))
-        self.say(self._refusal("scale 2", self._scale_command(2)))
         closed = self._tools("close", "prices", "--json")
         self.say(
             f"closed: {closed['results']:,} results, {closed['pushes']} pushes, "
@@ -120,7 +119,7 @@ class ComposeTest:
             self._refusal("clean-up without Spark", self._in_tools_command("dovetail", *CLEANUP))
         )
         self.compose("start", "spark-master", "spark-worker")
-        self._wait_until_healthy(7)
+        self._wait_until_healthy(6)
         owed = self._tools(*CLEANUP)
         self.say(f"clean-up on the Spark service: {owed['results_cleanup']:,} results")
         self.say(
@@ -128,7 +127,6 @@ class ComposeTest:
                 *("python", "check_with_duckdb.py", "prices.sql", "day", "/results/prices")
             ).strip()
         )
-        self.say(self._scale(2))
 
     def say(self, text: str) -> None:
         """A line with the seconds so far."""

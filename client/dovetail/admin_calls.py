@@ -144,7 +144,7 @@ class AdminCalls:
         return self._ask(a.ClusterStatus, "GET", "/v1/cluster")
 
     def leave(self, processor: str) -> a.ProcessorStatus:
-        """Move a processor's groups away and let it go."""
+        """Move a processor's groups and streams away and let it go."""
         return self._ask(a.ProcessorStatus, "POST", f"/v1/processors/{processor}/leave")
 
     def _ask(self, kind: type[Plain], method: str, path: str, body: Any = None) -> Plain:

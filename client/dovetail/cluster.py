@@ -91,7 +91,7 @@ class Cluster:
         return self.admin.get_cluster()
 
     def leave(self, processor: str) -> a.ProcessorStatus:
-        """Move a processor's groups away and let it go; returns when that has begun."""
+        """Move a processor's groups and streams away and let it go; returns when that has begun."""
         return self.admin.leave(processor)
 
     # Streams --------------------------------------------------------------------------------------

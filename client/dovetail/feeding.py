@@ -131,6 +131,8 @@ class Feed:
     def _bear(self, failure: DovetailError) -> None:
         """Raise what ended a call, unless another call may do better."""
         elsewhere = failure.details.get("reason") == "home"  # or not told of the stream yet
+        if elsewhere:
+            self._heard_s = time.monotonic()
         hopeless = time.monotonic() - self._heard_s > self._patience_s
         if hopeless or not (elsewhere or isinstance(failure, Unreachable)):
             raise failure

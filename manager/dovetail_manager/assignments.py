@@ -82,7 +82,15 @@ class Assignments:
             self.version,
             {m.processor: m.address for m in members if m.address},
             tuple(
-                StreamTask(s.name, s.schema, s.ended, s.path, s.created_s)
+                StreamTask(
+                    s.name,
+                    s.schema,
+                    s.ended,
+                    s.path,
+                    s.created_s,
+                    leaves=s.next_home is not None,
+                    handover=s.handover,
+                )
                 for _, s in sorted(self._catalog.streams.durable.items())
                 if s.home == processor
             ),
@@ -125,7 +133,7 @@ class Assignments:
             name=spec.name,
             plan=spec.plan,
             map=query.coordinator.map,
-            split_hosts=query.split_hosts,
+            split_hosts=query.coordinator.split_hosts,
             phase=Phase.PAUSED if waits else spec.phase,
             disk=replace(spec.disk, allowed=policy(spec.policy).spills_locally),
             spill=spec.spill,

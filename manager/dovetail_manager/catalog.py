@@ -40,11 +40,18 @@ class StreamRecord:
     created_s: float
     ended: bool = False  # nothing more may be sent
     path: str | None = None  # the home reads this instead of taking what is sent
+    next_home: ProcessorId | None = None  # the home leaves: it takes nothing more in
+    handover: str = ""  # of the former home, until everyone knows the new one
 
     @property
     def key(self) -> str:
         """Where it is stored."""
         return f"stream/{self.name}"
+
+    @property
+    def moving(self) -> bool:
+        """Whether it is on its way from one home to another."""
+        return self.next_home is not None or bool(self.handover)
 
     def to_json(self) -> str:
         """The record."""
@@ -56,6 +63,8 @@ class StreamRecord:
                 "created_s": self.created_s,
                 "ended": self.ended,
                 "path": self.path,
+                "next_home": self.next_home,
+                "handover": self.handover,
             }
         )
 
@@ -276,6 +285,8 @@ def stream_from_json(text: str) -> StreamRecord:
             float(raw["created_s"]),
             bool(raw["ended"]),
             raw["path"],
+            None if raw["next_home"] is None else ProcessorId(raw["next_home"]),
+            str(raw["handover"]),
         )
     except (KeyError, TypeError, ValueError, pa.ArrowException) as e:
         raise _damaged("stream", e) from e

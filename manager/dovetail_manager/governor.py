@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from dovetail_manager.adaptation.initial import next_home
 from dovetail_manager.adaptation.snapshot import Nothing
 from dovetail_manager.catalog import Catalog, End, Instance, Spec
 from dovetail_manager.chronicle import (
@@ -132,6 +131,7 @@ class Governor(Verbs):
         concerned = self.catalog.confirmed(entry.puts)
         if concerned or entry.tag[0] in TOLD:
             self.assignments.changed()
+        self.rehoming.confirmed(entry.tag, entry.puts)
         for name, spec in self.catalog.specs.durable.items():
             if _gone(spec) and name not in before:
                 self.left[spec.name] = self.assignments.version
@@ -209,7 +209,10 @@ class Governor(Verbs):
             elif spec.end is End.FAILED and not spec.settled and query.told and not query.stopping:
                 settled = replace(spec.with_instances(self._reports(spec.name)), settled=True)
                 out += self._put_spec("settled", settled, now_s)
-        return [*out, *self._rehomed(now_s)]
+            if not spec.end:
+                resting = spec.phase is not Phase.RUNNING
+                query.resting = resting or self.rehoming.in_transit(spec) is not None
+        return [*out, *self.rehoming.due(now_s)]
 
     def _closed_everywhere(self, spec: Spec) -> bool:
         known = self.catalog.specs.durable.get(spec.name)
@@ -258,23 +261,11 @@ class Governor(Verbs):
         return puts
 
     def _bequeathed(self, member: Member) -> bool:
-        """Whether the result logs of a member that leaves are where they will be looked for."""
+        """Whether others have what was at a member that leaves: its streams, its result logs."""
         heir = self.steering.membership.heir_of(member.processor)
-        return heir is None or member.heir == heir
-
-    def _rehomed(self, now_s: float) -> list[Output]:
-        """Streams whose home left or died, and that no running query reads, get another one."""
-        alive = self._alive()
-        streams = self.catalog.streams.wanted
-        used = {
-            i.stream for s in self.catalog.specs.wanted.values() if not s.end for i in s.plan.inputs
-        }
-        out: list[Output] = []
-        for record in list(streams.values()):
-            if alive and record.home not in alive and record.name not in used:
-                home = next_home([s.home for s in streams.values()], alive)
-                out += self._put_stream("stream-rehomed", replace(record, home=home), now_s)
-        return out
+        streams = self.catalog.streams.wanted.values()
+        at_home = any(s.home == member.processor for s in streams)
+        return heir is None or (member.heir == heir and not at_home)
 
     def _told(self, entry: Persist) -> list[Effect]:
         """What people are told when a write is durable."""
@@ -282,6 +273,9 @@ class Governor(Verbs):
         match what:
             case "stream-created" | "stream-ended" | "stream-dropped":
                 return [Happened(what, stream=rest[0])]
+            case "stream-rehomed":
+                home = self.catalog.streams.durable[rest[0]].home
+                return [Happened(what, stream=rest[0], processor=home)]
             case "query-paused" | "query-resumed" | "query-closing":
                 return [Happened(what, query=rest[0])]
             case "submitted" | "closed":

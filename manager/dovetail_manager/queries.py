@@ -13,7 +13,15 @@ from dovetail_manager.membership import Member, MemberState
 from dovetail_manager.moves.coordinator import Coordinator
 from dovetail_manager.moves.protocol import Instruction, Move, Outcome
 from dovetail_proto.errors import ConfigError
-from dovetail_proto.ids import GroupId, MoveId, ProcessorId, QueryName, SplitId
+from dovetail_proto.ids import (
+    GroupId,
+    MoveId,
+    ProcessorId,
+    QueryName,
+    SplitId,
+    input_of,
+    next_split,
+)
 from dovetail_proto.messages import PushPartitions
 
 
@@ -23,7 +31,7 @@ class Query:
 
     name: QueryName
     policy_name: str
-    split_hosts: Mapping[ProcessorId, tuple[SplitId, ...]]
+    split_hosts: Mapping[ProcessorId, tuple[SplitId, ...]]  # as decided; durable: coordinator's
     expected_bytes: int | None  # told at submission; None: estimated
     cause: str = ""  # why it failed; empty while it runs
     closed: bool = False  # it has ended well; its record and map are kept to be looked at
@@ -57,7 +65,16 @@ class Query:
         if self.over:
             return False
         owned = self.coordinator.map_tail.groups_of(processor)
-        return len(owned) > 0 or processor in self.split_hosts
+        hosts = (self.split_hosts, self.coordinator.split_hosts)
+        return len(owned) > 0 or any(processor in h for h in hosts)
+
+    def hand_on(self, inputs: Iterable[int], leaver: ProcessorId, to: ProcessorId) -> None:
+        """Have `to` host the splits of these inputs, with links of their own."""
+        chosen = set(inputs)
+        going = [s for s in self.split_hosts[leaver] if input_of(s) in chosen]
+        hosts = {p: [s for s in splits if s not in going] for p, splits in self.split_hosts.items()}
+        hosts[to] = [*hosts.get(to, ()), *map(next_split, going)]
+        self.split_hosts = {p: tuple(sorted(s)) for p, s in hosts.items() if s}
 
     def was_at(self, processor: ProcessorId) -> bool:
         """Whether `processor` ever owned a group: results and state on disk may be there."""

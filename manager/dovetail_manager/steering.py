@@ -244,14 +244,16 @@ class Steering(QuerySteering):
         )
 
     def _leave(self, m: Leave, now_s: float) -> list[Instruction]:
+        alive = [x.processor for x in self.membership.alive() if x.state is MemberState.ALIVE]
         for query in self.queries.values():
             if query.over:
                 continue
-            if m.processor in query.coordinator.split_hosts:
+            if alive == [m.processor]:
                 raise Refusal(
                     Domain.MEMBER,
-                    f"processor {m.processor!r} hosts a split of query {query.name!r}",
-                    remedy="close the query first",
+                    f"processor {m.processor!r} runs query {query.name!r}, and nobody else is "
+                    "there to go on with it",
+                    remedy="start another processor, or close the query first",
                     reason="state",
                 )
             if pinned := query.pinned_at(m.processor):

@@ -21,6 +21,7 @@ from dovetail_manager.chronicle import Decisions
 from dovetail_manager.membership import MemberState
 from dovetail_manager.moves.journal import move_key
 from dovetail_manager.moves.protocol import Move
+from dovetail_manager.rehoming import Rehoming
 from dovetail_manager.steering import Output, Steering
 from dovetail_proto.assignment import Phase
 from dovetail_proto.errors import Domain, Refusal
@@ -35,6 +36,7 @@ class Verbs:
         self.steering = steering
         self.catalog = catalog
         self.assignments = Assignments(steering, catalog)
+        self.rehoming = Rehoming(steering, catalog, self.assignments)
         self.decisions = Decisions(steering.epoch)
         self.ended_moves: dict[MoveId, Move] = {}  # ended, not yet in the history
         self.left: dict[QueryName, int] = {}  # the first assignment without a query that ended
@@ -96,6 +98,13 @@ class Verbs:
                 reason="exists",
             )
         streams = [self.catalog.stream(i.stream) for i in spec.plan.inputs]
+        if leaving := [s for s in streams if self.rehoming.moves(s)]:
+            raise Refusal(
+                Domain.BUSY,
+                f"stream {leaving[0].name!r} gets another home: {leaving[0].home!r} leaves",
+                remedy="try again in a second",
+                reason="busy",
+            )
         if away := [s for s in streams if s.home not in self._alive()]:
             raise Refusal(
                 Domain.STREAM,
@@ -124,6 +133,8 @@ class Verbs:
         if spec.end or spec.phase is Phase.CLOSING:
             state = spec.end or spec.phase
             raise Refusal(Domain.QUERY, f"query {name!r} is {state}", reason="state")
+        if phase is Phase.PAUSED and (stream := self.rehoming.in_transit(spec)):
+            raise _in_transit(stream, name)
         self.steering.queries[name].resting = phase is not Phase.RUNNING
         what = {
             Phase.RUNNING: "query-resumed",
@@ -198,10 +209,12 @@ class Verbs:
         return self.steering.rebalance(name, dry_run=dry_run, now_s=now_s)
 
     def leave(self, processor: ProcessorId, *, now_s: float) -> list[Output]:
-        """Move a processor's groups away, then let it go."""
+        """Move a processor's groups and streams away, then let it go."""
         member = self.steering.membership.members.get(processor)
         if member is None:
             raise Refusal(Domain.MEMBER, f"processor {processor!r} is unknown", reason="unknown")
+        if member.state is MemberState.ALIVE and (why := self.rehoming.kept_by(processor)):
+            raise Refusal(Domain.MEMBER, why[0], remedy=why[1], reason="state")
         return self.steering.handle(processor, Leave(processor, member.incarnation), now_s)
 
     # Parts ----------------------------------------------------------------------------------------
@@ -241,6 +254,8 @@ class Verbs:
                 remedy="resume it first" if spec.phase is Phase.PAUSED else "",
                 reason="state",
             )
+        if stream := self.rehoming.in_transit(spec):
+            raise _in_transit(stream, name)
         return spec
 
     def _put_stream(self, what: str, record: StreamRecord, now_s: float) -> list[Output]:
@@ -251,3 +266,12 @@ class Verbs:
     def _put_spec(self, what: str, spec: Spec, now_s: float) -> list[Output]:
         self.catalog.specs.wanted[spec.name] = spec
         return self.steering.write((what, spec.name), {spec.key: spec.to_json()}, now_s=now_s)
+
+
+def _in_transit(stream: StreamName, query: QueryName) -> Refusal:
+    return Refusal(
+        Domain.BUSY,
+        f"stream {stream!r}, which query {query!r} reads, gets another home",
+        remedy="try again in a second",
+        reason="busy",
+    )

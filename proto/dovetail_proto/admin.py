@@ -337,6 +337,7 @@ EVENT_KINDS = (
     "processor-died",
     "stream-created",
     "stream-ended",
+    "stream-rehomed",
     "stream-dropped",
     "query-submitted",
     "query-paused",

@@ -44,6 +44,8 @@ class StreamTask:
     ended: bool  # nothing more may be sent
     path: str | None = None  # read this file or folder instead of taking what is sent
     created_s: float = 0.0  # tells it from a dropped one of the same name
+    leaves: bool = False  # it gets another home: take nothing more in
+    handover: str = ""  # of its former home, if it had one and not everyone knows yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class QueryTask:
 
     name: QueryName
     plan: QueryPlan
-    map: PartitionMap  # newest committed; only a processor that is new to the query takes it
+    map: PartitionMap  # newest committed; taken by who is new to the query, or to hosting
     split_hosts: Mapping[ProcessorId, tuple[SplitId, ...]]
     phase: Phase
     disk: DiskSettings
@@ -112,6 +114,8 @@ class Assignment:
                         "ended": s.ended,
                         "path": s.path,
                         "created_s": s.created_s,
+                        "leaves": s.leaves,
+                        "handover": s.handover,
                     }
                     for s in self.streams
                 ],
@@ -157,6 +161,8 @@ def assignment_from_json(text: str) -> Assignment:
                     bool(s["ended"]),
                     s["path"],
                     float(s["created_s"]),
+                    bool(s["leaves"]),
+                    str(s["handover"]),
                 )
                 for s in raw["streams"]
             ),

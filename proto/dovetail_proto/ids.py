@@ -57,9 +57,23 @@ def move_id(epoch: Epoch, number: int) -> MoveId:
     return MoveId(text)
 
 
+def split_id(query: QueryName, index: int, hosting: int = 1) -> SplitId:
+    """The split of input `index`, at its `hosting`-th host: `prices/0`, then `prices/0.2`.
+
+    Each host has links of its own, so what one of them sent late is not taken for the next one's.
+    """
+    return SplitId(f"{query}/{index}.{hosting}" if hosting > 1 else f"{query}/{index}")
+
+
+def next_split(split: SplitId) -> SplitId:
+    """The same input's split at its next host."""
+    _, _, hosting = split.rpartition("/")[2].partition(".")
+    return split_id(query_of(split), input_of(split), int(hosting or 1) + 1)
+
+
 def input_of(split: SplitId) -> int:
     """Which input of its query a split feeds."""
-    return int(split.rpartition("/")[2])
+    return int(split.rpartition("/")[2].partition(".")[0])
 
 
 def query_of(split: SplitId) -> QueryName:

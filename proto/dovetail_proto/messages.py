@@ -261,6 +261,7 @@ class StreamLoad:
     stream: StreamName
     rows: int
     ended: bool  # nothing will come any more, and all that came is routed
+    handover: str = ""  # what its next home has to know, once all that came here is joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +304,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Processor → manager: move my groups away, then let me go.
+    """Processor → manager: move my groups and streams away, then let me go.
 
     `heir` has all of its result logs, as far as they were to be handed over; empty until then.
     """

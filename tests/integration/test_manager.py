@@ -22,8 +22,9 @@ from dovetail_manager.server import ManagerServer, ManagerSettings
 from dovetail_proto import admin as a
 from dovetail_proto.assignment import Leaving, Phase
 from dovetail_proto.errors import ConfigError, Domain, DovetailError, Refusal
-from dovetail_proto.ids import ProcessorId
-from dovetail_proto.messages import Assign, Heard, Leave, Stage, StopQuery
+from dovetail_proto.handover import Handover
+from dovetail_proto.ids import ProcessorId, StreamName
+from dovetail_proto.messages import Assign, Heard, Leave, Stage, StopQuery, StreamLoad
 from dovetail_proto.transport import Security, call_metadata, open_channel, raised
 from dovetail_proto.wire import admin as wire
 from dovetail_proto.wire import control
@@ -312,8 +313,10 @@ def test_a_leaving_processor_is_let_go(manager: ManagerServer, attach: Attach) -
     p1, _ = joined(attach, manager, "p1", "p2")
     manager.admin.create_stream(a.CreateStream("trades", SCHEMA))
     assert manager.admin.leave(a.ProcessorRef("p1")).state == "leaving"
-    told = p1.assignment(lambda x: x.leaving and not x.streams)
+    told = p1.assignment(lambda x: x.leaving and x.streams[0].leaves)
     assert told.leaving == Leaving(ProcessorId("p2"), {})
+    p1.streams["trades"] = StreamLoad(StreamName("trades"), 0, False, Handover(0, {}, {}).to_json())
+    p1.assignment(lambda x: x.leaving and not x.streams)
     for heir in ("", "p3"):
         p1.say(Leave(ProcessorId("p1"), 1, heir))
         assert manager.admin.get_cluster().processors[0].state == "leaving"
@@ -321,7 +324,7 @@ def test_a_leaving_processor_is_let_go(manager: ManagerServer, attach: Attach) -
     p1.wait(Heard, lambda m: not m.member)
     assert manager.admin.get_cluster().processors[0].state == "left"
     assert manager.admin.list_streams().streams[0].home == "p2"
-    assert kinds(manager)[-2:] == ["processor-leaving", "processor-left"]
+    assert kinds(manager)[-3:] == ["processor-leaving", "stream-rehomed", "processor-left"]
 
 
 def test_admin_verbs_cross_grpc(manager: ManagerServer, attach: Attach) -> None:

@@ -11,6 +11,8 @@ file and sends itself the signal. So the moment is exact, and the product has no
     before ships · after ships     the sender's ReceivePartitions
     before hands over              a leaver sends a piece of its result log
     before writes left             of the store: a leaver is let go
+    before writes leaves home      … a stream's home takes nothing more in
+    before writes rehomed          … a stream has another home; `settled`: and everyone knows
 """
 
 from __future__ import annotations
@@ -82,8 +84,13 @@ def _kind(message: object) -> str:
 
 
 def _written(write: Write) -> str:
-    """Which of a move's writes it is, or a leaver's last one; empty for all others."""
+    """Which write of a move, of a leaver or of its streams it is; empty for all others."""
     for key, text in write.puts.items():
+        if key.startswith("stream/") and text:
+            stream = json.loads(text)
+            if stream["next_home"]:
+                return "leaves home"
+            return "rehomed" if stream["handover"] else "settled"
         if key.startswith("member/") and text and json.loads(text)["state"] == "left":
             return "left"
         if key.startswith("move/") and text:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -13,10 +14,19 @@ from dovetail_manager.governor import Effect, Governor, Happened
 from dovetail_manager.moves.journal import Write
 from dovetail_manager.moves.protocol import Send
 from dovetail_manager.planner import plan_query
+from dovetail_manager.queries import query_from_json
 from dovetail_manager.steering import SteeringSettings
 from dovetail_proto.assignment import Assignment, DiskSettings, Phase, assignment_from_json
-from dovetail_proto.ids import Epoch, ProcessorId, QueryName, StreamName
-from dovetail_proto.messages import Assign, Heartbeat, Join, Leave, QueryLoad, Stage
+from dovetail_proto.ids import Epoch, ProcessorId, QueryName, SplitId, StreamName
+from dovetail_proto.messages import (
+    Assign,
+    Heartbeat,
+    Join,
+    Leave,
+    QueryLoad,
+    Stage,
+    StreamLoad,
+)
 from dovetail_proto.query import QueryPlan
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
@@ -28,6 +38,8 @@ class Governed:
 
     def __init__(self, epoch: int = 1, entries: dict[str, str] | None = None) -> None:
         self.entries = dict(entries or {})
+        self.hosts = [_hosts(t) for k, t in self.entries.items() if k.startswith("query/")]
+        """Of splits, as they were ever written down."""
         self.histories: dict[str, dict[int, str]] = {}
         self.sent: list[Send] = []
         self.happened: list[Happened] = []
@@ -63,8 +75,10 @@ class Governed:
     def _check_durable(self, told: Assignment) -> None:
         """Whatever processors are told is in the store."""
         for stream in told.streams:
-            assert stream.ended <= stream_from_json(self.entries[f"stream/{stream.name}"]).ended
+            record = stream_from_json(self.entries[f"stream/{stream.name}"])
+            assert stream.ended <= record.ended
         for query in told.queries:
+            assert query.split_hosts in self.hosts
             spec = spec_from_json(self.entries[f"spec/{query.name}"])
             assert spec.run == query.run
             assert query.phase is spec.phase or spec.phase is Phase.CLOSING
@@ -76,6 +90,8 @@ class Governed:
                 self.entries.pop(key, None)
             else:
                 self.entries[key] = value
+                if key.startswith("query/"):
+                    self.hosts.append(_hosts(value))
         self.act(self.governor.confirmed(w.revision, self.now_s))
 
     def write_all(self) -> None:
@@ -99,12 +115,20 @@ class Governed:
         for name in names:
             self.hear(name, Join(ProcessorId(name), incarnation, "1", 1000, f"{name}:1"))
 
-    def beat(self, name: str, *loads: QueryLoad, used: int = 0, incarnation: int = 1) -> None:
+    def beat(
+        self,
+        name: str,
+        *loads: QueryLoad,
+        used: int = 0,
+        incarnation: int = 1,
+        streams: tuple[StreamLoad, ...] = (),
+    ) -> None:
         """A heartbeat that names the newest assignment."""
         seen = self.assigned(name)
         assigned = seen.version if seen else 0
         who = ProcessorId(name)
-        self.hear(name, Heartbeat(who, incarnation, used, loads, False, assigned=assigned))
+        beat = Heartbeat(who, incarnation, used, loads, False, assigned=assigned, streams=streams)
+        self.hear(name, beat)
 
     def bequeath(self, name: str, incarnation: int = 1) -> None:
         """Say that the heir has what a leaver was told to hand over."""
@@ -123,9 +147,12 @@ class Governed:
     def assigned(self, name: str) -> Assignment | None:
         """The newest assignment that was sent to a processor."""
         sent = [s.message for s in self.sent if s.to == name and isinstance(s.message, Assign)]
-        return assignment_from_json(sent[-1].document) if sent else None
+        newest = max(sent, key=lambda m: m.version, default=None)
+        return assignment_from_json(newest.document) if newest else None
 
-    def submit(self, name: str = "q", sql: str = SQL, **fields: Any) -> None:
+    def submit(
+        self, name: str = "q", sql: str = SQL, weights: list[float] | None = None, **fields: Any
+    ) -> None:
         """A query over the streams s and t, which are made if there are none."""
         for stream in ("s", "t"):
             if stream not in self.governor.catalog.streams.wanted:
@@ -133,7 +160,11 @@ class Governed:
         plan = planned(name, sql)
         given = {"policy": "lazy-disk", "disk": DiskSettings(True), "created_s": self.now_s}
         spec = Spec(QueryName(name), plan, **{**given, **fields})
-        self.do("submit", spec, weights=None, expected_bytes=None)
+        self.do("submit", spec, weights=weights, expected_bytes=None)
+
+
+def _hosts(text: str) -> Mapping[ProcessorId, tuple[SplitId, ...]]:
+    return query_from_json(text).split_hosts
 
 
 @cache

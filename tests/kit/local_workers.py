@@ -12,10 +12,17 @@ import pyarrow as pa
 from dovetail_processor.cluster.ingress import Sent
 from dovetail_processor.cluster.worker import Worker
 from dovetail_proto.arrow_bytes import from_bytes
-from dovetail_proto.assignment import Assignment, DiskSettings, Phase, QueryTask, StreamTask
+from dovetail_proto.assignment import (
+    Assignment,
+    DiskSettings,
+    Leaving,
+    Phase,
+    QueryTask,
+    StreamTask,
+)
 from dovetail_proto.errors import DovetailError
 from dovetail_proto.feeds import LinkAck, LinkFrame, TupleBatch
-from dovetail_proto.ids import Epoch, ProcessorId, QueryName, SplitId, StreamName, input_of
+from dovetail_proto.ids import Epoch, ProcessorId, QueryName, StreamName, input_of, split_id
 from dovetail_proto.messages import Assign, ControlMessage, ReceivePartitions, Stage
 from dovetail_proto.partition_map import PartitionMap
 from dovetail_proto.query import QueryPlan
@@ -66,7 +73,7 @@ class _Net:
 
 
 class LocalWorkers:
-    """Some workers that run one query; every stream has its home at the first."""
+    """Some workers that run one query; every stream has its home at the first, or where told."""
 
     def __init__(
         self, plan: QueryPlan, names: Sequence[str], memory_bytes: int, folder: Path
@@ -75,34 +82,53 @@ class LocalWorkers:
         self.names = [ProcessorId(n) for n in names]
         self.nets = {n: _Net(self, n) for n in self.names}
         self.workers = {n: Worker(n, memory_bytes, folder / n, self.nets[n]) for n in self.names}
-        self._map = PartitionMap.initial(
-            QueryName(plan.name),
-            [self.names[g % len(self.names)] for g in range(plan.partitions)],
-        )
+        self.give_groups(*self.names)
         self._version = 0
         self._sequence: dict[str, int] = {}
+        self.home, self.hosting = self.names[0], 1  # of all streams; how many homes there were
+        self.leaving: set[ProcessorId] = set()
 
-    def assign(self, phase: Phase = Phase.RUNNING) -> None:
-        """Start the query, or let it close."""
+    def give_groups(self, *owners: ProcessorId) -> None:
+        """Deal the groups out to these."""
+        groups = range(self.plan.partitions)
+        owned = [owners[g % len(owners)] for g in groups]
+        self._map = PartitionMap.initial(QueryName(self.plan.name), owned)
+
+    def assign(
+        self,
+        phase: Phase = Phase.RUNNING,
+        *,
+        leaves: bool = False,
+        handovers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start the query, let it close, or have its streams leave their home or be handed over."""
         self._version += 1
-        hosts = {
-            self.names[0]: tuple(
-                SplitId(f"{self.plan.name}/{i}") for i in range(len(self.plan.inputs))
-            )
-        }
+        inputs = range(len(self.plan.inputs))
+        query_name = QueryName(self.plan.name)
+        hosts = {self.home: tuple(split_id(query_name, i, self.hosting) for i in inputs)}
         query = QueryTask(
             QueryName(self.plan.name), self.plan, self._map, hosts, phase,
             DiskSettings(allowed=True), None, None,
         )  # fmt: skip
         streams = {i.stream: i.stream_schema for i in self.plan.inputs}
         for name, worker in self.workers.items():
-            mine = streams if name == self.names[0] else {}
+            mine = streams if name == self.home else {}
             document = Assignment(
                 Epoch(1),
                 self._version,
                 dict.fromkeys(self.names, "here:1"),
-                tuple(StreamTask(StreamName(s), schema, False) for s, schema in mine.items()),
+                tuple(
+                    StreamTask(
+                        StreamName(s),
+                        schema,
+                        False,
+                        leaves=leaves,
+                        handover=(handovers or {}).get(s, ""),
+                    )
+                    for s, schema in mine.items()
+                ),
                 (query,),
+                leaving=Leaving(self.home, {}) if name in self.leaving else None,
             ).to_json()
             worker.ask(lambda w=worker, d=document: w.control(Assign(Epoch(1), self._version, d)))
 
@@ -111,7 +137,7 @@ class LocalWorkers:
         routed = Event()
         number = self._sequence[stream] = self._sequence.get(stream, 0) + 1
         sent = Sent("test", number, batch, lambda _: routed.set())
-        home = self.workers[self.names[0]]
+        home = self.workers[self.home]
         home.ask(lambda: home.streams.accept(StreamName(stream), sent))
         return routed
 

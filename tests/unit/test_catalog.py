@@ -216,7 +216,8 @@ def test_a_death_writes_down_how_the_query_ended() -> None:
     for _ in range(11):
         manager.beat("a", report(results=1))
         manager.pass_time(1.0)
-    [dead, failed] = manager.happened[-2:]
+    dead, failed, rehomed = manager.happened[-3:]
+    assert (rehomed.kind, rehomed.processor) == ("stream-rehomed", "a")
     assert (dead.kind, dead.processor) == ("processor-died", "b")
     assert (failed.kind, failed.text) == ("query-failed", f"processor b died: {dead.text}")
     successor = Governed(2, manager.entries)

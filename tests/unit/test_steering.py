@@ -254,7 +254,7 @@ def test_a_member_without_state_may_die_alone() -> None:
 @pytest.mark.parametrize(
     ("m", "source", "domain", "named"),
     [
-        (Leave(A, 1), A, Domain.MEMBER, "hosts a split of query 'q'; close the query first"),
+        (Leave(A, 1), A, Domain.MEMBER, "runs query 'q', and nobody else is there"),
         (Leave(A, 1), B, Domain.MEMBER, "'b' speaks for 'a'"),
         (Heard(Epoch(1), A, 1, True), A, Domain.MESSAGE, "Heard is for processors"),
         (

@@ -139,7 +139,7 @@ def leave(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Move a processor's groups away and let it go; `status` tells when it has left.
+    """Move a processor's groups and streams away and let it go; `status` tells when it has left.
 
     Example: dovetail leave p3
     """

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from dovetail_proto.errors import ConfigError
-from dovetail_proto.ids import ProcessorId, QueryName, SplitId
+from dovetail_proto.ids import ProcessorId, QueryName, SplitId, split_id
 
 
 def distribute(
@@ -43,7 +43,7 @@ def place_splits(
     """Which processor hosts which split: input i's where its stream is at home, `homes[i]`."""
     hosts: dict[ProcessorId, tuple[SplitId, ...]] = {}
     for i, host in enumerate(homes):
-        hosts[host] = (*hosts.get(host, ()), SplitId(f"{query}/{i}"))
+        hosts[host] = (*hosts.get(host, ()), split_id(query, i))
     return hosts
 
 

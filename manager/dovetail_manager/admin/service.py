@@ -262,7 +262,7 @@ class AdminService:
         )
 
     def leave(self, ref: a.ProcessorRef) -> a.ProcessorStatus:
-        """Move a processor's groups away and let it go; returns when that has begun."""
+        """Move a processor's groups and streams away and let it go; returns when that has begun."""
         return self._do(
             lambda g, now_s: g.leave(ProcessorId(ref.name), now_s=now_s),
             lambda g: status.processor_status(g, ref.name),

@@ -80,13 +80,18 @@ class MoveSteps:
         self.settings = settings
         self.map = known  # as the store has it
         self.map_writes: deque[PartitionMap] = deque()  # newer versions, issued, not confirmed
-        self.split_hosts = dict(split_hosts)
-        self.splits = tuple(sorted(s for splits in split_hosts.values() for s in splits))
         self.moves: dict[MoveId, Move] = {}  # not ended, in order of their ids
+        self.set_hosts(split_hosts)
         # Of the moves to come. All queries of a manager share them: ids are keys of its store.
         self.numbers = numbers if numbers is not None else count(1)
         self.lost: set[ProcessorId] = set()  # died without owning or hosting anything
         self.map_known: dict[ProcessorId, MapVersion] = {}  # a version each participant surely has
+
+    def set_hosts(self, split_hosts: Mapping[ProcessorId, tuple[SplitId, ...]]) -> None:
+        """These host the splits from now on, as the store has it; no move is open."""
+        assert not self.moves, "splits are handed on while groups move"
+        self.split_hosts = dict(split_hosts)
+        self.splits = tuple(sorted(s for splits in split_hosts.values() for s in splits))
 
     @property
     def map_tail(self) -> PartitionMap:

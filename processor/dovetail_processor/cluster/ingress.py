@@ -10,16 +10,16 @@ sent goes nowhere (queries see a stream from their submission on) and a file wai
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from dovetail_processor.sources import ReadAhead, open_source
 from dovetail_proto.assignment import StreamTask
-from dovetail_proto.errors import InputError
-from dovetail_proto.ids import StreamName
-from dovetail_proto.messages import StreamLoad
+from dovetail_proto.errors import Domain, InputError, Refusal
+from dovetail_proto.handover import SOURCES_MAX, Handover, handover_from_json
+from dovetail_proto.ids import QueryName, StreamName
 
 BATCH_ROWS = 64 << 10
 """What the join's kernels are measured with."""
@@ -42,11 +42,16 @@ class Ingress:
         self.task = task
         self.rows = 0
         self._waiting: deque[Sent] = deque()
-        self._last: dict[str, int] = {}  # per source: the highest sequence accepted
+        self._last: dict[str, int] = {}  # per source: the highest sequence accepted; newest last
+        self.inherited: dict[QueryName, int] = {}  # rows that queries took in at the former home
         self._batch_bytes = batch_bytes
         self._file: ReadAhead | None = None
         self._columns: set[str] = set()  # what is read of the file
         self._file_ended = False
+        if task.handover and task.path is None:
+            former = handover_from_json(task.handover)
+            self.rows, self._last = former.rows, dict(former.marks)
+            self.inherited = dict(former.rows_in)
 
     @property
     def name(self) -> StreamName:
@@ -59,6 +64,13 @@ class Ingress:
         if sent.sequence <= last:
             sent.routed(self.rows)  # seen before: the answer was lost
             return
+        if self.task.leaves:
+            raise Refusal(
+                Domain.QUERY,
+                f"stream {self.name!r} gets another home",
+                remedy="ask the manager in a moment where it is",
+                reason="home",
+            )
         if self.task.path is not None:
             raise InputError(f"stream {self.name!r} is read from {self.task.path!r}")
         if self.task.ended:
@@ -71,13 +83,21 @@ class Ingress:
                 f"{last}",
                 remedy="send batches in order, numbered from 1",
             )
+        self._last.pop(sent.source, None)
         self._last[sent.source] = sent.sequence
+        if len(self._last) > SOURCES_MAX:
+            del self._last[next(iter(self._last))]
         self._waiting.append(sent)
 
     @property
     def ready(self) -> bool:
         """Whether a batch is at hand."""
         return bool(self._waiting) or (self._file is not None and self._file.ready)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits, and nothing is taken in."""
+        return self.task.leaves and not self._waiting
 
     @property
     def reading(self) -> bool:
@@ -143,6 +163,6 @@ class Ingress:
             sent.routed(self.rows)
         self._waiting.clear()
 
-    def load(self) -> StreamLoad:
-        """What the manager hears of it."""
-        return StreamLoad(self.name, self.rows, self.ended)
+    def handover(self, rows_in: Mapping[QueryName, int]) -> Handover:
+        """What the next home has to know."""
+        return Handover(self.rows, self._last, rows_in)

@@ -56,6 +56,20 @@ class InputQueue:
         self.held_bytes += size_bytes
         return True
 
+    def relink(self) -> None:
+        """Another host sends from now on: its frames count from 1. All rows that came are joined.
+
+        Markers that nobody looked at, because the instance had closed, are of no use any more.
+        """
+        waiting = (*(item for _, item, _ in self._items), *self._ahead)
+        assert not any(isinstance(item, pa.RecordBatch) for item in waiting)
+        assert not self._joining
+        self._items.clear()
+        self._ahead.clear()
+        fresh = Inbox()
+        fresh.grant(self.inbox.outstanding_bytes)
+        self.inbox, self.done_number, self.told = fresh, 0, None
+
     def overtake(self, moving: Callable[[pa.RecordBatch], NDArray[np.bool_]]) -> None:
         """Send the marker that came last ahead, behind all rows before it that are `moving`."""
         number, marker, size_bytes = self._items[-1]

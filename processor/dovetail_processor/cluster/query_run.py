@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -52,7 +53,7 @@ class QueryRun:
         self.task = task
         self.here = here
         self._shell = shell
-        self._host_of = {s: p for p, splits in task.split_hosts.items() for s in splits}
+        self._host_of = _hosts(task)
         mine = task.split_hosts.get(here, ())
         self.splits = Splits(
             task.name,
@@ -81,6 +82,23 @@ class QueryRun:
         self.leaving = False  # the processor's groups are being moved away
         self.totals: SinkTotals | None = None  # once closed
         self._closing: threading.Thread | None = None
+
+    def set_task(self, task: QueryTask) -> None:
+        """Go on with what is wanted now; a split may have another host.
+
+        An instance that has closed, to leave, still answers what splits send to it.
+        """
+        hosts = _hosts(task)
+        self.task = replace(task, map=self.task.map)
+        for split in set(hosts) - set(self._host_of):
+            self.instance.queues[input_of(split)].relink()
+        if hosts == self._host_of or self._closing is not None:
+            self._host_of = hosts
+            return
+        self._host_of = hosts
+        mine = task.split_hosts.get(self.here, ())
+        self.splits.host(mine)
+        self.duties.act(self.duties.participant.host(mine, task.map))
 
     # Work -----------------------------------------------------------------------------------------
 
@@ -196,7 +214,9 @@ class QueryRun:
     def frame(
         self, split: SplitId, number: int, item: pa.RecordBatch | Marker | None, size_bytes: int
     ) -> None:
-        """A frame arrived for our instance."""
+        """A frame arrived for our instance; of a host that we do not know, it comes again."""
+        if split not in self._host_of:
+            return
         index = input_of(split)
         new = self.instance.queues[index].arrived(number, item, size_bytes)
         if new and isinstance(item, EndOfMovedPartitions):
@@ -226,12 +246,10 @@ class QueryRun:
             self._shell.send_frame(to, LinkFrame(split, number, sent))
 
     def _acknowledge(self) -> None:
-        for index, queue in enumerate(self.instance.queues):
-            split = SplitId(f"{self.task.name}/{index}")
-            told = queue.news()
+        for split, host in self._host_of.items():
+            told = self.instance.queues[input_of(split)].news()
             if told is None:
                 continue
-            host = self._host_of[split]
             if host == self.here:
                 self.splits.acknowledged(split, self.here, *told)
             else:
@@ -294,3 +312,7 @@ class QueryRun:
             stage=self.stage,
             cause=self.cause,
         )
+
+
+def _hosts(task: QueryTask) -> dict[SplitId, ProcessorId]:
+    return {s: p for p, splits in task.split_hosts.items() for s in splits}

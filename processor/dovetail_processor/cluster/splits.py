@@ -171,6 +171,7 @@ class Splits:
         self._plan = plan
         self._post = post
         self._clock = clock
+        self._piece_bytes = piece_bytes
         self._backlog_bytes_max = 2 * piece_bytes
         self.splits = {s: Split(plan, input_of(s), piece_bytes) for s in splits}
         self.links: dict[tuple[SplitId, ProcessorId], _Link] = {}
@@ -266,6 +267,25 @@ class Splits:
                     end = EndOfInput(self._query, split)
                     self._post(split, to, [*link.outbox.mark(end, self._clock())])
 
+    def host(self, splits: Iterable[SplitId]) -> None:
+        """Host these splits, and no others, from now on; those that go are `drained`."""
+        wanted = set(splits)
+        for gone in set(self.splits) - wanted:
+            del self.splits[gone]
+        self.links = {(s, to): link for (s, to), link in self.links.items() if s in wanted}
+        for new in wanted - set(self.splits):
+            self.splits[new] = Split(self._plan, input_of(new), self._piece_bytes)
+
+    def drained(self, split: SplitId) -> bool:
+        """Whether everything that was taken in, and every marker, has arrived and is done with."""
+        links = [link for (s, _), link in self.links.items() if s == split]
+        return not self.splits[split].held and all(
+            not link.outbox.pending
+            and not link.outbox.unacked
+            and link.done_number == link.outbox.sent_number
+            for link in links
+        )
+
     @property
     def delivered(self) -> bool:
         """Whether every instance has confirmed all, the end included; nothing is resent then."""
@@ -284,7 +304,8 @@ class Splits:
     def resend(self) -> None:
         """Send again what nobody acknowledged."""
         for (split, to), link in self.links.items():
-            frames = link.outbox.resend(self._clock())
+            undone = link.done_number < link.outbox.sent_number
+            frames = link.outbox.resend(self._clock(), undone=undone)
             if frames:
                 self._post(split, to, frames)
 

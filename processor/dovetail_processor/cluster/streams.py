@@ -9,6 +9,7 @@ from dovetail_processor.cluster.query_run import QueryRun
 from dovetail_proto.assignment import StreamTask
 from dovetail_proto.errors import Domain, DovetailError, Refusal
 from dovetail_proto.ids import ProcessorId, QueryName, SplitId, StreamName, input_of
+from dovetail_proto.messages import StreamLoad
 
 BATCH_SHARE = 16
 """A batch read from a file is at most this part of the memory limit, for all streams together."""
@@ -45,7 +46,7 @@ class Streams:
         """These streams are at home here from now on, and no others."""
         wanted = {t.name: t for t in tasks}
         for name, stream in list(self._streams.items()):
-            if name not in wanted or wanted[name].created_s != stream.task.created_s:
+            if name not in wanted or _another(stream.task, wanted[name]):
                 self._streams.pop(name).drop()
         for name, task in wanted.items():
             if name in self._streams:
@@ -57,6 +58,9 @@ class Streams:
     def listen(self) -> None:
         """Queries may have come: files that somebody listens to are read from now on."""
         for stream in self.all():
+            for run, split in self._readers(stream):
+                run.splits.splits[split].rows += stream.inherited.get(run.task.name, 0)
+            stream.inherited.clear()
             listeners = self._listeners(stream)
             if listeners:
                 needed = {c for run, split in listeners for c in run.splits.splits[split].reads}
@@ -87,11 +91,25 @@ class Streams:
         for stream in self.all():
             stream.close()
 
+    def left(self, stream: Ingress) -> bool:
+        """Whether a stream that gets another home has been left: all that came is joined."""
+        return stream.idle and all(run.splits.drained(s) for run, s in self._listeners(stream))
+
+    def load(self, stream: Ingress) -> StreamLoad:
+        """What the manager hears of a stream."""
+        handover = ""
+        if stream.task.leaves and self.left(stream):
+            taken = {r.task.name: r.splits.splits[s].rows for r, s in self._listeners(stream)}
+            handover = stream.handover(taken).to_json()
+        return StreamLoad(stream.name, stream.rows, stream.ended, handover)
+
     def _listeners(self, stream: Ingress) -> list[tuple[QueryRun, SplitId]]:
+        return [(run, split) for run, split in self._readers(stream) if run.listens]
+
+    def _readers(self, stream: Ingress) -> list[tuple[QueryRun, SplitId]]:
         return [
             (run, split)
             for run in self._runs.values()
-            if run.listens
             for split in run.splits.splits
             if run.task.plan.inputs[input_of(split)].stream == stream.name
         ]
@@ -121,3 +139,9 @@ class Streams:
             run.follow_up()
         if routed is not None:
             routed(stream.rows)
+
+
+def _another(known: StreamTask, task: StreamTask) -> bool:
+    """Whether it was dropped and made anew, or was elsewhere meanwhile."""
+    returned = task.handover not in ("", known.handover)
+    return task.created_s != known.created_s or returned

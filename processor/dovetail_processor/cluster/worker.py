@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,7 +29,7 @@ from dovetail_processor.cluster.shares import ClusterShares, cluster_shares
 from dovetail_processor.cluster.streams import Streams
 from dovetail_processor.cluster.transit import Arrived
 from dovetail_proto.assignment import Assignment, Leaving, QueryTask, assignment_from_json
-from dovetail_proto.errors import Domain, DovetailError, Refusal
+from dovetail_proto.errors import Domain, DovetailError, MemoryLimitError, Refusal
 from dovetail_proto.ids import (
     Epoch,
     ProcessorId,
@@ -49,6 +49,7 @@ from dovetail_proto.messages import (
     Stage,
     StopQuery,
 )
+from dovetail_proto.transport import Unreachable
 
 TICK_S = 0.1
 """Between two looks at what has to be sent again; a fifth of a link's patience."""
@@ -136,7 +137,7 @@ class Worker:
                 return answer.result(timeout=1.0)
             except TimeoutError:
                 continue
-        raise Refusal(Domain.MEMBER, f"processor {self.here!r} is stopping")
+        raise Unreachable(f"processor {self.here!r} is stopping", remedy="try again elsewhere")
 
     # The loop -------------------------------------------------------------------------------------
 
@@ -205,9 +206,9 @@ class Worker:
     def _tell_news(self) -> None:
         """Have the manager hear at once that an assignment, a query or a stream has got on."""
         stages = tuple((n, r.stage) for n, r in self.runs.items())
-        ended = tuple(s.ended for s in self.streams.all())
-        if (self.assigned, stages, ended) != self._told:
-            self._told = (self.assigned, stages, ended)
+        streams = tuple((s.ended, self.streams.left(s)) for s in self.streams.all())
+        if (self.assigned, stages, streams) != self._told:
+            self._told = (self.assigned, stages, streams)
             self.snapshot = self._heartbeat()
             self._shell.beat()
 
@@ -235,7 +236,8 @@ class Worker:
                     Refusal(Domain.QUERY, f"query {waiter.query!r} has failed: {cause}")
                 )
             elif run.stage is Stage.CLOSED or all(
-                run.splits.joined(s) >= target for s, target in waiter.targets.items()
+                s not in run.splits.splits or run.splits.joined(s) >= target
+                for s, target in waiter.targets.items()
             ):
                 waiter.done.set_result(waiter.rows)
             else:
@@ -315,7 +317,10 @@ class Worker:
     def _take_up(self, task: QueryTask, queries: int) -> None:
         run = self.runs.get(task.name)
         try:
-            bounds = self._bounds(task, queries)
+            if run is not None and run.stage is Stage.CLOSED:
+                run.set_task(task)
+                return
+            bounds = self._bounds(task, queries, run)
             if run is None and task.name not in self._unstarted:
                 log.info("query starts", query=task.name, processor=self.here)
                 self.runs[task.name] = QueryRun(
@@ -327,7 +332,7 @@ class Worker:
                     clock=self._clock,
                 )
             elif run is not None and run.stage is Stage.RUNNING:
-                run.task = replace(task, map=run.task.map)
+                run.set_task(task)
                 run.instance.set_shares(bounds, task.disk)
                 run.follow_up()
         except DovetailError as e:
@@ -336,15 +341,20 @@ class Worker:
             else:
                 self._unstarted[task.name] = str(e)
 
-    def _bounds(self, task: QueryTask, queries: int) -> ClusterShares:
-        return cluster_shares(
-            self.memory_bytes,
-            queries=queries,
-            inputs=len(task.plan.inputs),
-            partitions=task.plan.partitions,
-            hosted=len(task.split_hosts.get(self.here, ())),
-            peers=len(self.peers),
-        )
+    def _bounds(self, task: QueryTask, queries: int, run: QueryRun | None) -> ClusterShares:
+        try:
+            return cluster_shares(
+                self.memory_bytes,
+                queries=queries,
+                inputs=len(task.plan.inputs),
+                partitions=task.plan.partitions,
+                hosted=len(task.split_hosts.get(self.here, ())),
+                peers=len(self.peers),
+            )
+        except MemoryLimitError:
+            if run is None:
+                raise
+            return run.instance.bounds  # what comes on top must not fail what runs
 
     def drop_all(self) -> None:
         """The cluster let this processor go: start anew, with nothing."""
@@ -352,6 +362,7 @@ class Worker:
             if run.stage is Stage.RUNNING:
                 run.stop("the cluster let this processor go")
         self.runs.clear()
+        self.streams.set_tasks((), self.memory_bytes)
         self._unstarted.clear()
         self.joined = False
         self.assigned = (Epoch(0), 0)
@@ -363,7 +374,7 @@ class Worker:
             QueryLoad(name, 0, 0, 0, 0, stage=Stage.FAILED, cause=cause)
             for name, cause in self._unstarted.items()
         ]
-        streams = [s.load() for s in self.streams.all()]
+        streams = [self.streams.load(s) for s in self.streams.all()]
         epoch, version = self.assigned
         waiting = sum(s.held_bytes for s in self.streams.all())
         return Heartbeat(

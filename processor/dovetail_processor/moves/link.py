@@ -72,12 +72,14 @@ class Outbox(Generic[Item]):
             self.unacked.popleft()
         self.allowed_bytes = max(self.allowed_bytes, allowed_bytes)
 
-    def resend(self, now_s: float) -> list[tuple[int, Item | None]]:
+    def resend(self, now_s: float, *, undone: bool = False) -> list[tuple[int, Item | None]]:
         """All unacknowledged frames again, if nothing was heard for `resend_s`.
 
-        If only credit is missing, a probe (frame 0) asks for the answer that may have been lost.
+        If only credit is missing, or that all is joined (`undone`), a probe (frame 0) asks for the
+        answer that may have been lost.
         """
-        if not (self.unacked or self.pending) or now_s - self.sent_s < self.resend_s:
+        waits = bool(self.unacked or self.pending) or undone
+        if not waits or now_s - self.sent_s < self.resend_s:
             return []
         self.sent_s = now_s
         return [(number, item) for number, item, _ in self.unacked] or [(0, None)]

@@ -116,6 +116,18 @@ class Participant:
             raise Refusal(Domain.QUERY, f"marker of query {m.query!r} on a link of {self.query!r}")
         return self.sender.marker(m)
 
+    def host(self, splits: Iterable[SplitId], known: PartitionMap) -> list[Instruction]:
+        """Host these splits from now on, and route by `known`; no move of the query is open.
+
+        Who takes part in no move hears of no new map, and may host none of the splits till now.
+        """
+        assert not self.split_host.held, "splits are handed on while a group is held back"
+        self.split_host.splits = tuple(splits)
+        if known.version <= self.map.version:
+            return []
+        self.map = known
+        return [AdoptMap(known)]
+
     def groups_chosen(
         self, move: MoveId, groups: Groups, sizes: tuple[int, ...]
     ) -> list[Instruction]:

@@ -293,14 +293,16 @@ class QueryLoad(_message.Message):
     def __init__(self, query: _Optional[str] = ..., groups: _Optional[int] = ..., held_bytes: _Optional[int] = ..., spilled_bytes: _Optional[int] = ..., produced: _Optional[int] = ..., rows_in: _Optional[_Iterable[int]] = ..., results: _Optional[int] = ..., checksum: _Optional[int] = ..., pushes: _Optional[int] = ..., spilled_groups: _Optional[int] = ..., queued_bytes: _Optional[int] = ..., peak_state_bytes: _Optional[int] = ..., stage: _Optional[str] = ..., cause: _Optional[str] = ...) -> None: ...
 
 class StreamLoad(_message.Message):
-    __slots__ = ("stream", "rows", "ended")
+    __slots__ = ("stream", "rows", "ended", "handover")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
+    HANDOVER_FIELD_NUMBER: _ClassVar[int]
     stream: str
     rows: int
     ended: bool
-    def __init__(self, stream: _Optional[str] = ..., rows: _Optional[int] = ..., ended: _Optional[bool] = ...) -> None: ...
+    handover: str
+    def __init__(self, stream: _Optional[str] = ..., rows: _Optional[int] = ..., ended: _Optional[bool] = ..., handover: _Optional[str] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("processor", "incarnation", "used_bytes", "loads", "adapting", "assigned", "streams", "rss_bytes", "peak_rss_bytes", "cpu_share")

@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError, Message
 
 from dovetail_proto import messages as m
 from dovetail_proto.errors import Domain, Refusal
+from dovetail_proto.handover import handover_from_json
 from dovetail_proto.ids import NAME, ProcessorId
 from dovetail_proto.partition_map import MapPatch
 from dovetail_proto.query import INPUTS_MAX
@@ -130,6 +131,12 @@ def _read_share(value: float, where: str) -> float:
     return value
 
 
+def _read_handover(value: str, where: str) -> str:
+    if value:
+        handover_from_json(value)
+    return value
+
+
 def _read_document(value: str, where: str) -> str:
     if not value:
         raise refuse(where, value, "an assignment")
@@ -144,6 +151,7 @@ ADDRESS = Codec(_read_address)
 SHARE = Codec(_read_share)
 ROWS_IN = Codec(_read_rows_in, list)
 DOCUMENT = Codec(_read_document)
+HANDOVER = Codec(_read_handover)
 CHECKSUM = whole(0, (1 << 64) - 1, "a checksum")
 
 SPECS: dict[type, Spec] = {
@@ -229,7 +237,10 @@ SPECS: dict[type, Spec] = {
             "cause": TEXT,
         },
     ),
-    m.StreamLoad: (pb.StreamLoad, {"stream": NAME_FIELD, "rows": COUNT, "ended": FLAG}),
+    m.StreamLoad: (
+        pb.StreamLoad,
+        {"stream": NAME_FIELD, "rows": COUNT, "ended": FLAG, "handover": HANDOVER},
+    ),
     m.Heartbeat: (
         pb.Heartbeat,
         {

@@ -66,11 +66,16 @@ def matching(pattern: Any, what: str) -> Codec:
 
 
 def _read_split(value: str, where: str) -> str:
-    query, slash, index = value.partition("/")
-    digits = index.isascii() and index.isdigit() and len(index) < 4
+    query, slash, rest = value.partition("/")
+    index, dot, hosting = rest.partition(".")
+    digits = _short_number(index, 4) and (not dot or _short_number(hosting, 9))
     if not NAME.fullmatch(query) or not slash or not digits or int(index) >= INPUTS_MAX:
-        raise refuse(where, value, "a split, <query>/<input>")
+        raise refuse(where, value, "a split, <query>/<input>, or <query>/<input>.<host>")
     return value
+
+
+def _short_number(text: str, digits_below: int) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < digits_below
 
 
 def _read_text(value: str, where: str) -> str:

@@ -51,7 +51,7 @@ def routes(context: Context) -> APIRouter:
         dependencies=NEEDS_TOKEN,
     )
     async def leave(name: PathName) -> Any:
-        """Move a processor's groups away and let it go; answers when that has begun."""
+        """Move a processor's groups and streams away and let it go; answers when that has begun."""
         return await ask(service.leave, a.ProcessorRef(name))
 
     @router.get(

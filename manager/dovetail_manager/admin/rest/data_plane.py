@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -39,6 +40,9 @@ FEEDS_MAX = 32
 
 INGEST_TIMEOUT_S = 60.0
 """A home that is full pushes back; after a minute the sender should hear of it."""
+
+HOME_S = 0.2
+"""Between two looks for the next home of a stream whose home leaves."""
 
 READERS_MAX = 64
 """Readers of results at once; each takes a thread per processor."""
@@ -93,7 +97,11 @@ class DataPlane:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def feed(
-        self, address: str, stream: str, payload: bytes, given: tuple[str, int] | None
+        self,
+        home: Callable[[], Awaitable[str]],
+        stream: str,
+        payload: bytes,
+        given: tuple[str, int] | None,
     ) -> tuple[str, int, feeds.IngestAck]:
         """Send one batch to the stream's home; its source, its sequence and the home's answer.
 
@@ -101,14 +109,14 @@ class DataPlane:
         Without, the batch gets ours, and a call that fails may or may not have been taken in.
         """
         if given is not None:
-            return *given, await self._ingest(address, stream, *given, payload)
+            return *given, await self._ingest(home, stream, *given, payload)
         source = self._sources.setdefault(stream, _Source())
         async with source.turn:
             if not source.name:
                 source.renew()
             try:
                 sequence = source.sequence + 1
-                ack = await self._ingest(address, stream, source.name, sequence, payload)
+                ack = await self._ingest(home, stream, source.name, sequence, payload)
             except BaseException:
                 source.renew()
                 raise
@@ -116,10 +124,25 @@ class DataPlane:
             return source.name, sequence, ack
 
     async def _ingest(
-        self, address: str, stream: str, source: str, sequence: int, payload: bytes
+        self,
+        home: Callable[[], Awaitable[str]],
+        stream: str,
+        source: str,
+        sequence: int,
+        payload: bytes,
     ) -> feeds.IngestAck:
+        """Send a batch; to the next home, if the stream is on its way there."""
         message = encode(feeds.IngestBatch(StreamName(stream), source, sequence, payload))
+        end_s = time.monotonic() + INGEST_TIMEOUT_S
+        while True:
+            try:
+                return await self._ingest_at(await home(), stream, message)
+            except Refusal as e:
+                if e.details.get("reason") != "home" or time.monotonic() > end_s:
+                    raise
+            await asyncio.sleep(HOME_S)
 
+    async def _ingest_at(self, address: str, stream: str, message: bytes) -> feeds.IngestAck:
         def send() -> feeds.IngestAck:
             call = self._channel(address).stream_stream(INGEST)(
                 iter([message]), timeout=INGEST_TIMEOUT_S, metadata=call_metadata(self._security)

@@ -119,7 +119,13 @@ def routes(context: Context) -> APIRouter:
                 return answers.Taken(
                     source=source or "", sequence=sequence or 0, rows=0, stream_rows=stream.rows
                 )
-            taken = await plane.feed(stream.address, name, payload, given)
+
+            async def home() -> str:
+                found: a.StreamStatus = await ask(service.get_stream, a.StreamRef(name))
+                _refuse_if_closed(found)
+                return found.address
+
+            taken = await plane.feed(home, name, payload, given)
         return answers.Taken(
             source=taken[0], sequence=taken[1], rows=rows, stream_rows=taken[2].rows
         )
