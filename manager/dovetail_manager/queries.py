@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dovetail_manager.adaptation.admission import Admission
-from dovetail_manager.adaptation.snapshot import ProcessorLoad
+from dovetail_manager.adaptation.snapshot import ProcessorLoad, PushState
 from dovetail_manager.membership import Member, MemberState
 from dovetail_manager.moves.coordinator import Coordinator
 from dovetail_manager.moves.protocol import Instruction, Move, Outcome
@@ -23,6 +23,9 @@ from dovetail_proto.ids import (
     next_split,
 )
 from dovetail_proto.messages import PushPartitions
+
+DRAIN_FAILURES_MAX = 3
+"""In a row: not even an eighth of what a leaver holds finds room."""
 
 
 @dataclass(slots=True)
@@ -107,6 +110,16 @@ class Query:
             reason=f"{leaver} leaves",
             now_s=now_s,
         )
+
+    def unload(self, leaver: ProcessorId, loads: Iterable[ProcessorLoad]) -> PushState | None:
+        """What a leaver has to push to disk before its groups find room elsewhere, if so."""
+        failures = self.drain_failures.get(leaver, 0)
+        if failures < DRAIN_FAILURES_MAX or not self.admission.policy.spills_locally:
+            return None
+        held_bytes = next((p.held_bytes for p in loads if p.processor == leaver), 0)
+        del self.drain_failures[leaver]
+        reason = f"{leaver} leaves, and nobody has room for what it holds"
+        return PushState(leaver, held_bytes, reason) if held_bytes else None
 
     def ended(self, move: Move) -> None:
         """Note how a move went."""

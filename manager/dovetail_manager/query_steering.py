@@ -229,8 +229,12 @@ class QuerySteering:
         if query.resting:
             return out
         for leaver in members:
-            if leaver.state is MemberState.LEAVING:
-                out += query.drain(leaver.processor, loads, self._busy(), now_s)
+            if leaver.state is MemberState.LEAVING and leaver.processor not in self._busy():
+                if push := query.unload(leaver.processor, loads):
+                    query.admission.note(push, now_s)
+                    out += self._carry_out(query, [push], now_s)
+                else:
+                    out += query.drain(leaver.processor, loads, self._busy(), now_s)
         if len(loads) < len(members):
             silent = {m.processor for m in members} - {p.processor for p in loads}
             query.admission.wait(f"{min(silent)} has not reported yet", now_s)

@@ -29,11 +29,6 @@ def local() -> Iterator[FaultyCluster]:
         yield made
 
 
-def state_of(local: FaultyCluster, name: str) -> str:
-    """What the manager says of a processor."""
-    return next(p.state for p in local.cluster.status().processors if p.name == name)
-
-
 def test_a_leaver_is_drained_under_load_and_its_spilled_state_is_cleaned_up(
     local: FaultyCluster, tmp_path: Path
 ) -> None:
@@ -46,7 +41,7 @@ def test_a_leaver_is_drained_under_load_and_its_spilled_state_is_cleaned_up(
     until(lambda: any(i.pushes for i in on(case, "p3")), "p3 has pushed")
     case.allow(1.0)
     local.cluster.leave("p3")
-    until(lambda: state_of(local, "p3") == "left", "p3 has left")
+    until(lambda: local.state_of("p3") == "left", "p3 has left")
     assert not case.groups_of("p3")
     until(lambda: not local.processes["p3"].running, "its process has ended")
     for one in (case, logged):
@@ -71,7 +66,7 @@ def test_results_of_those_who_left_stay_readable_by_the_same_offsets(local: Faul
     case.query.wait()
     early = case.query.results()
     parts = [early.to_arrow()]
-    leave(local, "p3")
+    local.leave("p3")
     assert homes(case) == {"p1": "p1", "p2": "p2", "p3": "p1"}
     case.feed(0.4)
     local.restart_dead()
@@ -79,8 +74,8 @@ def test_results_of_those_who_left_stay_readable_by_the_same_offsets(local: Faul
     case.feed(0.6)
     case.query.wait()
     assert homes(case) == {"p1": "p1", "p2": "p2", "p3": "p1", "p3.2": "p3"}
-    leave(local, "p3")
-    leave(local, "p2")
+    local.leave("p3")
+    local.leave("p2")
     assert homes(case) == dict.fromkeys(("p1", "p2", "p3", "p3.2"), "p1")
     case.feed(1.0)
     case.query.wait()
@@ -103,13 +98,13 @@ def test_a_leaver_that_dies_while_it_hands_its_log_over_still_has_it(
     local.arm("p3", f"{when} hands over")
     local.cluster.leave("p3")
     local.await_fault("p3")
-    until(lambda: state_of(local, "p3") == "dead", "its death is noticed")
+    until(lambda: local.state_of("p3") == "dead", "its death is noticed")
     case.feed(0.7)
     with pytest.raises(Unreachable, match="processor 'p3', which has log 'p3'"):
         case.query.results()
     local.restart_dead()
     case.check_so_far()
-    leave(local, "p3")
+    local.leave("p3")
     assert homes(case) == {"p1": "p1", "p2": "p2", "p3": "p1"}
     case.feed(1.0)
     case.check_so_far()
@@ -126,7 +121,7 @@ def test_a_manager_that_dies_when_it_lets_a_leaver_go_is_followed_by_one_that_do
     local.cluster.leave("p3")
     local.await_fault(MANAGER)
     local.restart_manager()
-    until(lambda: state_of(local, "p3") == "left", "p3 has left")
+    until(lambda: local.state_of("p3") == "left", "p3 has left")
     assert homes(case) == {"p1": "p1", "p2": "p2", "p3": "p1"}
     case.feed(1.0)
     case.check_so_far()
@@ -140,13 +135,6 @@ def follow_by_rest(local: FaultyCluster, query: str) -> pa.Table:
     )
     with urlopen(asked) as answer, pa.ipc.open_stream(answer.read()) as reader:
         return reader.read_all()
-
-
-def leave(local: FaultyCluster, name: str) -> None:
-    """Have a processor leave, and its process end."""
-    local.cluster.leave(name)
-    until(lambda: state_of(local, name) == "left", f"{name} has left")
-    until(lambda: not local.processes[name].running, "its process has ended")
 
 
 def homes(case: Case) -> dict[str, str]:
@@ -170,7 +158,7 @@ def test_a_leaver_that_comes_back_takes_part_in_the_query_again(
     case.feed(0.4)
     until(lambda: any(i.pushes for i in on(case, "p3")), "p3 has pushed")
     local.cluster.leave("p3")
-    until(lambda: state_of(local, "p3") == "left", "p3 has left")
+    until(lambda: local.state_of("p3") == "left", "p3 has left")
     until(lambda: not local.processes["p3"].running, "its process has ended")
     case.feed(0.6)
     local.restart_dead()

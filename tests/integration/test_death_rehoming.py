@@ -13,12 +13,13 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dovetail.local_cluster import MANAGER
 from dovetail_proto.transport import Unreachable
 from kit.cluster_faults import WAIT_S, FaultyCluster, until
-from kit.clusters import pair, same_bag
+from kit.clusters import PAIR_SQL, pair, same_bag
 from kit.fault_cases import SHORT_MEMORY, Case
 
 
@@ -27,17 +28,6 @@ def local() -> Iterator[FaultyCluster]:
     """A cluster of three."""
     with FaultyCluster(processors=3) as made:
         yield made
-
-
-def state_of(local: FaultyCluster, name: str) -> str:
-    """What the manager says of a processor."""
-    return next(p.state for p in local.cluster.status().processors if p.name == name)
-
-
-def leave(local: FaultyCluster, name: str) -> None:
-    """Have a processor leave; returns when it has."""
-    local.cluster.leave(name)
-    until(lambda: state_of(local, name) == "left", f"{name} has left")
 
 
 def begin_to_leave(local: FaultyCluster, name: str) -> None:
@@ -66,7 +56,7 @@ def test_homes_leave_one_after_the_other_while_rows_arrive(
     for share, leaver in ((0.6, "p3"), (1.0, "p2")):
         for case in (spilling, mixed):
             case.allow(share)
-        leave(local, leaver)
+        local.leave(leaver)
         until(lambda n=leaver: not local.processes[n].running, "its process has ended")
     assert {s.home for s in local.cluster.streams()} == {"p1"}
     for case in (spilling, mixed):
@@ -85,7 +75,7 @@ def test_a_query_closes_while_a_home_leaves(local: FaultyCluster) -> None:
         case.feed(0.5)
     local.cluster.leave("p3")
     first.query.close(WAIT_S)
-    until(lambda: state_of(local, "p3") == "left", "p3 has left")
+    until(lambda: local.state_of("p3") == "left", "p3 has left")
     first.check(first.query.results().to_arrow())
     second.feed(1.0)
     second.query.close(WAIT_S)
@@ -105,7 +95,7 @@ def test_a_manager_that_dies_meanwhile_is_followed_by_one_that_goes_on(
     begin_to_leave(local, "p3")
     local.await_fault(MANAGER)
     local.restart_manager()
-    until(lambda: state_of(local, "p3") == "left", "p3 has left")
+    until(lambda: local.state_of("p3") == "left", "p3 has left")
     case.feed(1.0)
     case.check_so_far()
     case.await_moved("p1", "p2")
@@ -126,7 +116,7 @@ def test_others_that_hear_late_of_the_new_home_miss_nothing(local: FaultyCluster
     local.await_fault(who)
     until(lambda: home_of(local, case) != "p3", "it is known")
     local.go_on(who)
-    until(lambda: state_of(local, "p3") == "left", "p3 has left")
+    until(lambda: local.state_of("p3") == "left", "p3 has left")
     case.feed(1.0)
     case.check_so_far()
 
@@ -179,7 +169,7 @@ def test_rows_that_come_by_rest_meanwhile_are_taken_in_once(local: FaultyCluster
     for at in range(0, 300, 10):
         post("a", left.slice(at, 10))
         post("b", right.slice(at, 10))
-    until(lambda: state_of(local, home) == "left", "it has left")
+    until(lambda: local.state_of(home) == "left", "it has left")
     query.wait(WAIT_S)
     assert same_bag(query.results().to_arrow(), sql, a=left, b=right)
 
@@ -187,3 +177,22 @@ def test_rows_that_come_by_rest_meanwhile_are_taken_in_once(local: FaultyCluster
 def home_of(local: FaultyCluster, case: Case) -> str:
     """Where the query's first stream is at home, as the manager says."""
     return local.cluster.stream(case.streams[0].name).status().home
+
+
+def test_a_leaver_goes_although_nobody_has_room_for_what_it_holds(tmp_path: Path) -> None:
+    """It pushes to disk what it could not hand on, and the clean-up produces what that owes."""
+    left, right = pair(5, rows=150_000, keys=150_000)
+    sql = PAIR_SQL.format(left="a", right="b")
+    with FaultyCluster(processors=2, memory_bytes=9_000_000) as local:
+        streams = {n: local.cluster.stream(n, t.schema) for n, t in {"a": left, "b": right}.items()}
+        query = local.cluster.submit(sql, name="full", policy="lazy-disk", results=tmp_path)
+        for name, table in {"a": left, "b": right}.items():
+            streams[name].send(table[:140_000])
+        query.wait(WAIT_S)
+        local.leave("p2")
+        for name, table in {"a": left, "b": right}.items():
+            streams[name].send(table[140_000:])
+        query.close(WAIT_S)
+        assert query.cleanup(tmp_path, on="local").rows > 0
+    files = [pq.read_table(f, partitioning=None) for f in sorted(tmp_path.rglob("*.parquet"))]
+    assert same_bag(pa.concat_tables(files), sql, a=left, b=right)

@@ -97,6 +97,15 @@ class FaultyCluster(LocalCluster):
         alive = {p.name for p in self.cluster.status().processors if p.state == "alive"}
         return alive >= set(self.names)
 
+    def state_of(self, name: str) -> str:
+        """What the manager says of a processor."""
+        return next(p.state for p in self.cluster.status().processors if p.name == name)
+
+    def leave(self, name: str) -> None:
+        """Have a processor leave; returns when it has."""
+        self.cluster.leave(name)
+        until(lambda: self.state_of(name) == "left", f"{name} has left")
+
     def incarnation(self, name: str) -> int:
         """Which one of a processor the manager knows."""
         return next(p.incarnation for p in self.cluster.status().processors if p.name == name)

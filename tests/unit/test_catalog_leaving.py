@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import pytest
+
 from dovetail_manager.admin.status import query_status
-from dovetail_proto.ids import ProcessorId, QueryName
-from dovetail_proto.messages import Stage
+from dovetail_proto.errors import Domain
+from dovetail_proto.handover import Handover
+from dovetail_proto.ids import Epoch, MapVersion, ProcessorId, QueryName, StreamName
+from dovetail_proto.messages import (
+    MoveFinished,
+    MoveRef,
+    PartitionsToMove,
+    Pushed,
+    PushPartitions,
+    Refused,
+    Stage,
+    StreamLoad,
+)
 from kit.governed import Governed, report
 
 Q = QueryName("q")
@@ -102,3 +117,50 @@ def test_a_leaver_that_found_nothing_or_writes_no_log_leaves_none() -> None:
     assert manager.happened[-1].kind == "processor-left"
     found = [[log.name for log in query_status(manager.governor, n).logs] for n in names]
     assert found == [["a"], [], []]
+
+
+@pytest.mark.parametrize("policy", ["lazy-disk", "distributed"])
+def test_a_leaver_whose_groups_find_no_room_pushes_them_first(policy: str) -> None:
+    """If its query's policy uses the disk at all, and when halves were tried."""
+    manager = Governed()
+    manager.join("a", "b")
+    manager.submit(policy=policy)
+    held = partial(report, held_bytes=700)
+    for name in ("a", "b"):
+        manager.beat(name, held())
+    manager.do("leave", ProcessorId("a"))
+    query = manager.governor.steering.queries[Q]
+    done = StreamLoad(StreamName("s"), 0, False, Handover(0, {}, {}).to_json())
+    manager.beat("a", held(), streams=(done,))
+    manager.beat("b", held())
+    tried: list[int] = []
+    for _ in range(6):
+        if len(tried) == 4 or pushes(manager):
+            break
+        manager.pass_time(1.0)
+        for name in ("a", "b"):
+            manager.beat(name, held())
+        for move in list(query.coordinator.moves.values()):
+            ref = MoveRef(Q, Epoch(1), move.id, move.id)
+            manager.hear("a", PartitionsToMove(ref, move.groups, (10,) * len(move.groups)))
+            tried.append(len(move.groups))
+            manager.hear(
+                "b", Refused(ref, -1, "Reserve", Domain.MEMBER, "no room", Epoch(1), MapVersion(1))
+            )
+            for who in ("a", "b"):
+                manager.hear(who, MoveFinished(ref))
+    assert tried == ([2, 1, 1] if policy == "lazy-disk" else [2, 1, 1, 1])
+    if policy == "lazy-disk":
+        [(to, order)] = pushes(manager)
+        assert (to, order.size_bytes) == ("a", 700)
+        assert any("nobody has room" in r.decision.reason for r in query.admission.history)
+        manager.hear("a", Pushed(Q, Epoch(1), order.order, 700))
+        manager.pass_time(1.0)
+        assert [len(m.groups) for m in query.coordinator.moves.values()] == [2]
+        assert query.admission.forced_bytes == 0, "no policy forced it"
+
+
+def pushes(manager: Governed) -> list[tuple[str, PushPartitions]]:
+    """Orders to push, to whom."""
+    sent = [(s.to, s.message) for s in manager.sent]
+    return list({to: m for to, m in sent if isinstance(m, PushPartitions)}.items())

@@ -102,6 +102,10 @@ class Admission:
         """Record that there is too little to decide by, as after a manager's restart."""
         self._record(now_s, Nothing("reports", reason), "")
 
+    def note(self, decision: PushState, now_s: float) -> None:
+        """Record what no policy decided: a leaver has to push."""
+        self._record(now_s, decision, "")
+
     def pushed(self, processor: ProcessorId, size_bytes: int) -> None:
         """An ordered push was done, or given up with 0 bytes."""
         if self.ordered.pop(processor, None) is not None:
