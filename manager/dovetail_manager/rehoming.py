@@ -25,6 +25,7 @@ from dovetail_manager.membership import Member, MemberState
 from dovetail_manager.queries import query_from_json
 from dovetail_manager.steering import Output, Steering
 from dovetail_proto.assignment import Phase
+from dovetail_proto.errors import Domain, Refusal
 from dovetail_proto.ids import ProcessorId, QueryName, StreamName
 
 
@@ -47,16 +48,15 @@ class Rehoming:
         """Whether a stream goes, or is about to go, to another home."""
         return record.moving or self._state(record) is MemberState.LEAVING
 
-    def kept_by(self, processor: ProcessorId) -> tuple[str, str] | None:
-        """Why a home cannot leave now, and what to do about it."""
+    def check_leave(self, processor: ProcessorId) -> None:
+        """Refusal if a stream cannot go from this home now."""
         for record in self._catalog.streams.wanted.values():
             for spec in self._readers(record) if record.home == processor else ():
                 reads = f"query {spec.name!r} reads stream {record.name!r} at {processor!r}"
                 if record.path is not None:
-                    return f"{reads} from {record.path!r}", "close the query first"
+                    raise _kept(f"{reads} from {record.path!r}", "close the query first")
                 if spec.phase is Phase.PAUSED:
-                    return f"{reads} and is paused", "resume it first"
-        return None
+                    raise _kept(f"{reads} and is paused", "resume it first")
 
     def due(self, now_s: float) -> list[Output]:
         """What can be done now."""
@@ -157,3 +157,7 @@ class Rehoming:
         self._catalog.streams.wanted[record.name] = record
         puts = {record.key: record.to_json(), **also}
         return self._steering.write((what, record.name), puts, now_s=now_s)
+
+
+def _kept(why: str, remedy: str) -> Refusal:
+    return Refusal(Domain.MEMBER, why, remedy=remedy, reason="state")

@@ -213,8 +213,8 @@ class Verbs:
         member = self.steering.membership.members.get(processor)
         if member is None:
             raise Refusal(Domain.MEMBER, f"processor {processor!r} is unknown", reason="unknown")
-        if member.state is MemberState.ALIVE and (why := self.rehoming.kept_by(processor)):
-            raise Refusal(Domain.MEMBER, why[0], remedy=why[1], reason="state")
+        if member.state is MemberState.ALIVE:
+            self.rehoming.check_leave(processor)
         return self.steering.handle(processor, Leave(processor, member.incarnation), now_s)
 
     # Parts ----------------------------------------------------------------------------------------

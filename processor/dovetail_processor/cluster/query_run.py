@@ -92,13 +92,11 @@ class QueryRun:
         self.task = replace(task, map=self.task.map)
         for split in set(hosts) - set(self._host_of):
             self.instance.queues[input_of(split)].relink()
-        if hosts == self._host_of or self._closing is not None:
-            self._host_of = hosts
-            return
-        self._host_of = hosts
-        mine = task.split_hosts.get(self.here, ())
-        self.splits.host(mine)
-        self.duties.act(self.duties.participant.host(mine, task.map))
+        changed, self._host_of = hosts != self._host_of, hosts
+        if changed and self._closing is None:
+            mine = task.split_hosts.get(self.here, ())
+            self.splits.host(mine)
+            self.duties.act(self.duties.participant.host(mine, task.map))
 
     # Work -----------------------------------------------------------------------------------------
 
