@@ -81,7 +81,6 @@ class Governor(Verbs):
         self = cls(steering, catalog)
         for name, spec in catalog.specs.wanted.items():
             query = steering.queries[QueryName(name)]
-            query.resting = spec.phase is not Phase.RUNNING
             if spec.settled:
                 query.stopping.clear()
         left = [move_from_json(t) for k, t in entries.items() if k.startswith("move/")]

@@ -133,8 +133,7 @@ class Membership:
 
     def heir_of(self, leaver: ProcessorId) -> ProcessorId | None:
         """Who gets the result logs of a member that leaves, if anyone is there."""
-        others = (m.processor for m in self.alive() if m.state is MemberState.ALIVE)
-        return next((p for p in others if p != leaver), None)
+        return next((p for p in self.staying() if p != leaver), None)
 
     def tick(self, now_s: float) -> list[Member]:
         """Declare dead who has been silent for too long.
@@ -159,6 +158,10 @@ class Membership:
     def alive(self) -> list[Member]:
         """Members that are in, by name."""
         return sorted((m for m in self.members.values() if m.state in IN), key=_by_name)
+
+    def staying(self) -> list[ProcessorId]:
+        """Who is in and does not leave, by name."""
+        return [m.processor for m in self.alive() if m.state is MemberState.ALIVE]
 
     def next_tick_s(self) -> float:
         """When `tick` may declare somebody dead."""

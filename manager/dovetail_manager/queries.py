@@ -25,7 +25,7 @@ from dovetail_proto.ids import (
 from dovetail_proto.messages import PushPartitions
 
 DRAIN_FAILURES_MAX = 3
-"""In a row: not even an eighth of what a leaver holds finds room."""
+"""In a row: neither all of a leaver's groups find room, nor half of them, nor a quarter."""
 
 
 @dataclass(slots=True)

@@ -87,8 +87,8 @@ class QuerySteering:
                 remedy="use another name",
                 reason="exists",
             )
-        processors = [m.processor for m in self.membership.alive() if m.state is MemberState.ALIVE]
-        known = PartitionMap.initial(name, distribute(partitions, processors, weights))
+        dealt = distribute(partitions, self.membership.staying(), weights)
+        known = PartitionMap.initial(name, dealt)
         raw = Query(name, policy(policy_name).name, split_hosts, expected_bytes)
         query = self._add(raw, known)
         puts = {map_key(name): known.to_json(), query.key: query.to_json(), **(also or {})}

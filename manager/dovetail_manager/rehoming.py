@@ -68,7 +68,7 @@ class Rehoming:
             if self._catalog.streams.durable.get(record.name) != record:
                 continue
             known = self._moved.get(record.name, self._assignments.first)
-            stays = state is MemberState.ALIVE or not self._alive()
+            stays = state is MemberState.ALIVE or not self._steering.membership.staying()
             if record.handover and self._assignments.known_everywhere(known):
                 out += self._put("stream-settled", replace(record, handover=""), {}, now_s)
             elif record.next_home is not None and stays:
@@ -96,7 +96,7 @@ class Rehoming:
         """The next step of a stream whose home leaves."""
         readers = self._readers(record)
         queries = [self._steering.queries[s.name] for s in readers]
-        alive = self._alive()
+        alive = self._steering.membership.staying()
         if not alive or any(q.coordinator.moves for q in queries):
             return []
         if record.next_home is None and any(s.phase is not Phase.RUNNING for s in readers):
@@ -119,7 +119,7 @@ class Rehoming:
 
     def _replace(self, record: StreamRecord, now_s: float) -> list[Output]:
         """A stream whose home left or died: what was sent there and read by nobody is gone."""
-        if not self._alive() or self._readers(record):
+        if not self._steering.membership.staying() or self._readers(record):
             return []
         moved = replace(record, home=self._chosen(), next_home=None, handover="")
         return self._put("stream-rehomed", moved, {}, now_s)
@@ -138,11 +138,10 @@ class Rehoming:
         return [s for s in specs if not s.end and record.name in {i.stream for i in s.plan.inputs}]
 
     def _chosen(self) -> ProcessorId:
-        return next_home([s.home for s in self._catalog.streams.wanted.values()], self._alive())
-
-    def _alive(self) -> list[ProcessorId]:
-        members = self._steering.membership.alive()
-        return [m.processor for m in members if m.state is MemberState.ALIVE]
+        return next_home(
+            [s.home for s in self._catalog.streams.wanted.values()],
+            self._steering.membership.staying(),
+        )
 
     def _member(self, record: StreamRecord) -> Member | None:
         return self._steering.membership.members.get(record.home)

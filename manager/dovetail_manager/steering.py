@@ -244,11 +244,10 @@ class Steering(QuerySteering):
         )
 
     def _leave(self, m: Leave, now_s: float) -> list[Instruction]:
-        alive = [x.processor for x in self.membership.alive() if x.state is MemberState.ALIVE]
         for query in self.queries.values():
             if query.over:
                 continue
-            if alive == [m.processor]:
+            if self.membership.staying() == [m.processor]:
                 raise Refusal(
                     Domain.MEMBER,
                     f"processor {m.processor!r} runs query {query.name!r}, and nobody else is "

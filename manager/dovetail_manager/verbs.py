@@ -55,7 +55,9 @@ class Verbs:
                 reason="exists",
             )
         homes = [s.home for s in self.catalog.streams.wanted.values()]
-        record = StreamRecord(name, schema, next_home(homes, self._alive()), now_s, path=path)
+        record = StreamRecord(
+            name, schema, next_home(homes, self.steering.membership.staying()), now_s, path=path
+        )
         return self._put_stream("stream-created", record, now_s)
 
     def end_stream(self, name: StreamName, *, now_s: float) -> list[Output]:
@@ -105,7 +107,7 @@ class Verbs:
                 remedy="try again in a second",
                 reason="busy",
             )
-        if away := [s for s in streams if s.home not in self._alive()]:
+        if away := [s for s in streams if s.home not in self.steering.membership.staying()]:
             raise Refusal(
                 Domain.STREAM,
                 f"stream {away[0].name!r} is at home on {away[0].home!r}, which is not alive",
@@ -135,7 +137,6 @@ class Verbs:
             raise Refusal(Domain.QUERY, f"query {name!r} is {state}", reason="state")
         if phase is Phase.PAUSED and (stream := self.rehoming.in_transit(spec)):
             raise _in_transit(stream, name)
-        self.steering.queries[name].resting = phase is not Phase.RUNNING
         what = {
             Phase.RUNNING: "query-resumed",
             Phase.PAUSED: "query-paused",
@@ -232,10 +233,6 @@ class Verbs:
         return tuple(
             Instance(m.processor, m.incarnation, load) for m, load in heard if load is not None
         )
-
-    def _alive(self) -> list[ProcessorId]:
-        members = self.steering.membership.alive()
-        return [m.processor for m in members if m.state is MemberState.ALIVE]
 
     def _going_on(self, name: QueryName) -> Spec:
         spec = self.catalog.spec(name)

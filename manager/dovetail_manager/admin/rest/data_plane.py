@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Seque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import grpc
@@ -98,6 +99,7 @@ class DataPlane:
 
     async def feed(
         self,
+        address: str,
         home: Callable[[], Awaitable[str]],
         stream: str,
         payload: bytes,
@@ -105,18 +107,21 @@ class DataPlane:
     ) -> tuple[str, int, feeds.IngestAck]:
         """Send one batch to the stream's home; its source, its sequence and the home's answer.
 
+        The home is at `address`; if it leaves, `home` looks where the stream is then.
+
         `given` is the client's own source and sequence: the home drops what it has had already.
         Without, the batch gets ours, and a call that fails may or may not have been taken in.
         """
+        batch = partial(feeds.IngestBatch, StreamName(stream))
         if given is not None:
-            return *given, await self._ingest(home, stream, *given, payload)
+            return *given, await self._ingest(address, home, batch(*given, payload))
         source = self._sources.setdefault(stream, _Source())
         async with source.turn:
             if not source.name:
                 source.renew()
             try:
                 sequence = source.sequence + 1
-                ack = await self._ingest(home, stream, source.name, sequence, payload)
+                ack = await self._ingest(address, home, batch(source.name, sequence, payload))
             except BaseException:
                 source.renew()
                 raise
@@ -124,23 +129,19 @@ class DataPlane:
             return source.name, sequence, ack
 
     async def _ingest(
-        self,
-        home: Callable[[], Awaitable[str]],
-        stream: str,
-        source: str,
-        sequence: int,
-        payload: bytes,
+        self, address: str, home: Callable[[], Awaitable[str]], batch: feeds.IngestBatch
     ) -> feeds.IngestAck:
         """Send a batch; to the next home, if the stream is on its way there."""
-        message = encode(feeds.IngestBatch(StreamName(stream), source, sequence, payload))
+        message = encode(batch)
         end_s = time.monotonic() + INGEST_TIMEOUT_S
         while True:
             try:
-                return await self._ingest_at(await home(), stream, message)
+                return await self._ingest_at(address, batch.stream, message)
             except Refusal as e:
                 if e.details.get("reason") != "home" or time.monotonic() > end_s:
                     raise
             await asyncio.sleep(HOME_S)
+            address = await home()
 
     async def _ingest_at(self, address: str, stream: str, message: bytes) -> feeds.IngestAck:
         def send() -> feeds.IngestAck:

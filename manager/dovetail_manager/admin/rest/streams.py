@@ -125,7 +125,7 @@ def routes(context: Context) -> APIRouter:
                 _refuse_if_closed(found)
                 return found.address
 
-            taken = await plane.feed(home, name, payload, given)
+            taken = await plane.feed(stream.address, home, name, payload, given)
         return answers.Taken(
             source=taken[0], sequence=taken[1], rows=rows, stream_rows=taken[2].rows
         )
