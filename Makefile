@@ -1,7 +1,8 @@
 # Dovetail's task file. `make` alone prints what there is to do.
 #
 # Everything runs from .venv, which `setup` makes from nothing but Python 3.11+ and pip's own
-# configured package index. The stamp makes it idempotent: a changed pyproject.toml runs it again.
+# configured package index, in the versions of constraints.txt. The stamp makes it idempotent: a
+# changed pyproject.toml or constraints.txt runs it again.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -13,6 +14,8 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11 pytho
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.dovetail-setup
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	--build-constraint constraints.txt
 
 # Test processes. Two, because that is what the smallest machine we promise for has.
 WORKERS ?= 2
@@ -21,7 +24,7 @@ SEEDS ?= 1000-1999
 # Extra words for pytest, e.g. `make test ARGS="-k spill"`.
 ARGS ?=
 
-.PHONY: help setup demo test lint unit fmt bench bench-full sim compose-test proto clean
+.PHONY: help setup demo test lint unit fmt bench bench-full sim compose-test proto lock clean
 
 help: ## Show this list
 	@echo "Dovetail: joins several live streams exactly, even when the state outgrows memory."
@@ -33,14 +36,16 @@ help: ## Show this list
 
 setup: $(STAMP) ## Make .venv with the dovetail command in it (every other target does this first)
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found; install one, or run" \
 		"'make setup PYTHON=/path/to/python3'" >&2; exit 1; }
 	@echo "setup: making $(VENV) with $(PYTHON) (a few minutes the first time)" >&2
 	@test -x $(BIN)/python && $(BIN)/python -m pip --version >/dev/null 2>&1 || .ci/make-venv "$(PYTHON)" $(VENV)
-	@# Dependency groups (PEP 735) need a newer pip than many systems ship.
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[spark]' --group dev
+	@.ci/install-pip $(BIN)/python
+	@$(INSTALL) --require-hashes --constraint constraints.txt \
+		--requirement <($(BIN)/python deploy/requirements.py)
+	@$(INSTALL) --no-deps --editable .
+	@$(BIN)/dovetail compile >&2 || true # later commands would: it takes half a minute
 	@touch $@
 
 demo: setup ## Join three streams with a quarter of the memory they need, and check the answer
@@ -74,6 +79,11 @@ compose-test: setup ## The compose cluster from nothing to an exact answer, wher
 proto: setup ## Generate the wire stubs from proto/dovetail_proto/v1/*.proto
 	@$(BIN)/python -m grpc_tools.protoc --proto_path=proto --python_out=proto --pyi_out=proto \
 		--grpc_python_out=proto proto/dovetail_proto/v1/*.proto
+
+lock: ## Write constraints.txt anew: the newest libraries that pyproject.toml allows
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && .ci/make-venv "$(PYTHON)" "$$folder" \
+		&& "$$folder/bin/python" -m pip install --quiet --upgrade pip packaging \
+		&& "$$folder/bin/python" .ci/lock.py
 
 clean: ## Remove what builds, tests and benchmarks leave behind (keeps .venv)
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks demo-out

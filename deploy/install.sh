@@ -1,15 +1,18 @@
 #!/bin/sh
-# install.sh main | spark | wheel: what the Dockerfile installs, from an index or from /wheels.
+# install.sh main | spark | wheel: what the Dockerfile installs, from an index or from /wheels, in
+# the versions and with the hashes that constraints.txt lists.
 set -eu
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 if ls /wheels/*.whl >/dev/null 2>&1; then
     export PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels
 fi
-pip=/opt/dovetail/bin/pip
+cd /source
+pip() { /opt/dovetail/bin/python -m pip "$@" --quiet --build-constraint constraints.txt; }
 case "$1" in
-    wheel) exec "$pip" wheel --quiet --no-deps --wheel-dir /built /source ;;
+    wheel) pip wheel --no-deps --wheel-dir /built . ;;
     *)
-        python3 /source/requirements.py "$1" >/tmp/requirements.txt
-        exec "$pip" install --quiet --requirement /tmp/requirements.txt
+        .ci/install-pip /opt/dovetail/bin/python
+        python3 deploy/requirements.py "$1" >/tmp/requirements.txt
+        pip install --require-hashes --constraint constraints.txt --requirement /tmp/requirements.txt
         ;;
 esac

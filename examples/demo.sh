@@ -12,5 +12,5 @@ done
 wait
 dovetail wait "$name"
 dovetail close "$name"
-dovetail cleanup "$name" --master spark://spark-master:7077
+dovetail cleanup "$name"
 python /examples/check_with_duckdb.py /examples/prices.sql /tmp/day "/results/$name"

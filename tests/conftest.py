@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 
+import dovetail_proto  # noqa: F401 - before any test imports grpc: it says how grpc may fork
+
 settings.register_profile(
     "dovetail",
     derandomize=True,  # a red test must be red again

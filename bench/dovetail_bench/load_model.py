@@ -260,7 +260,15 @@ class LoadModel:
         used = self._used()
         counts = np.bincount(self.owner, minlength=s.processors)
         loads = tuple(
-            ProcessorLoad(name, LIMIT_BYTES, int(u), int(u), int(n), float(made) / max(int(n), 1))
+            ProcessorLoad(
+                name,
+                LIMIT_BYTES,
+                int(u),
+                int(u),
+                LIMIT_BYTES,
+                int(n),
+                float(made) / max(int(n), 1),
+            )
             for name, u, n, made in zip(self.names, used, counts, produced, strict=True)
         )
         snapshot = Snapshot(QueryName("model"), self.now_s, loads, int(self.total_bytes))

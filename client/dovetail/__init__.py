@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dovetail.local_cluster import LocalCluster
     from dovetail.queries import Query
     from dovetail.results import Offset, Results
-    from dovetail.streams import Stream
+    from dovetail.streams import Stream, UnreadWarning
     from dovetail_proto.errors import DovetailError
 
 _HOMES = {
@@ -28,6 +28,7 @@ _HOMES = {
     "Query": "dovetail.queries",
     "Results": "dovetail.results",
     "Stream": "dovetail.streams",
+    "UnreadWarning": "dovetail.streams",
     "connect": "dovetail.connecting",
     "local": "dovetail.connecting",
 }
@@ -40,6 +41,7 @@ __all__ = [
     "Query",
     "Results",
     "Stream",
+    "UnreadWarning",
     "connect",
     "local",
 ]

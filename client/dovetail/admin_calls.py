@@ -16,6 +16,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import httpx
 
+from dovetail.channels import closed
 from dovetail_proto import admin as a
 from dovetail_proto.errors import ConfigError
 from dovetail_proto.transport import Security, Unreachable, error_from
@@ -99,9 +100,10 @@ class AdminCalls:
         """Go on after a pause."""
         return self._ask(a.QueryStatus, "POST", f"/v1/queries/{name}/resume")
 
-    def drop_query(self, name: str) -> a.QueryStatus:
-        """Forget a query that has ended."""
-        return self._ask(a.QueryStatus, "DELETE", f"/v1/queries/{name}")
+    def drop_query(self, name: str, keep: bool) -> a.QueryStatus:
+        """Forget a query that is closed or failed, with what it wrote or without."""
+        query = "?keep=true" if keep else ""
+        return self._ask(a.QueryStatus, "DELETE", f"/v1/queries/{name}{query}")
 
     def set_policy(self, name: str, policy: str) -> a.QueryStatus:
         """Adapt by another policy from now on."""
@@ -121,6 +123,21 @@ class AdminCalls:
     def list_adaptations(self, name: str) -> a.Adaptations:
         """Decisions, newest first."""
         return self._ask(a.Adaptations, "GET", f"/v1/queries/{name}/adaptations")
+
+    def start_cleanup(
+        self, name: str, master: str, output: str, memory_bytes: int
+    ) -> a.CleanupStatus:
+        """Begin to produce what a closed query owes."""
+        body = {"master": master, "output": output, "memory_bytes": memory_bytes}
+        return self._ask(a.CleanupStatus, "POST", f"/v1/queries/{name}/cleanup", body)
+
+    def get_cleanup(self, name: str) -> a.CleanupStatus:
+        """How far the latest clean-up is."""
+        return self._ask(a.CleanupStatus, "GET", f"/v1/queries/{name}/cleanup")
+
+    def cancel_cleanup(self, name: str) -> a.CleanupStatus:
+        """Stop a clean-up."""
+        return self._ask(a.CleanupStatus, "DELETE", f"/v1/queries/{name}/cleanup")
 
     def move(self, name: str, groups: Sequence[int], to: str) -> a.MoveStatus:
         """Begin to move groups."""
@@ -148,6 +165,8 @@ class AdminCalls:
         return self._ask(a.ProcessorStatus, "POST", f"/v1/processors/{processor}/leave")
 
     def _ask(self, kind: type[Plain], method: str, path: str, body: Any = None) -> Plain:
+        if self._http.is_closed:
+            raise closed()
         try:
             answer = self._http.request(method, path, json=body)
         except (httpx.TransportError, httpx.InvalidURL) as e:

@@ -4,9 +4,11 @@
     DIR/ca.key      signs further certificates; keep it away from the cluster
     DIR/server.pem, server.key    for the manager and the processors
     DIR/client.pem, client.key    for people and programs, where servers ask for one
+    DIR/reader.pem, reader.key    likewise, for those who may only look
 
 Keys are elliptic (P-256), unencrypted, and readable by their owner alone. Servers dial each other
 and are dialled, so their certificate serves both ways; a client's cannot pose as a server.
+The common name is the role where no token is set (`dovetail_proto.certificate_roles`).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from dovetail_proto import certificate_roles
 from dovetail_proto.errors import ConfigError, OutputError
 
 DEFAULT_HOSTS = ("localhost", "127.0.0.1", "::1")
@@ -34,7 +37,7 @@ DAYS = 825
 BACKDATED = datetime.timedelta(minutes=5)
 """Machines' clocks differ: a certificate made just now must hold on the next one."""
 
-FILES = ("ca.pem", "ca.key", "server.pem", "server.key", "client.pem", "client.key")
+FILES = tuple(f"{n}.{e}" for n in ("ca", "server", "client", "reader") for e in ("pem", "key"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +62,20 @@ def init(folder: Path, hosts: Sequence[str] = ()) -> tuple[str, ...]:
     authority = _authority()
     server = _signed(
         authority,
-        "dovetail server",
+        certificate_roles.SERVER,
         (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
         subjects,
     )
-    client = _signed(authority, "dovetail client", (ExtendedKeyUsageOID.CLIENT_AUTH,), [])
+    client, reader = (
+        _signed(authority, role, (ExtendedKeyUsageOID.CLIENT_AUTH,), [])
+        for role in (certificate_roles.CLIENT, certificate_roles.READER)
+    )
+    made = {"ca": authority, "server": server, "client": client, "reader": reader}
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for name, made in (("ca", authority), ("server", server), ("client", client)):
-            _write(folder / f"{name}.key", _key_pem(made.key), 0o600)
-            _write(folder / f"{name}.pem", _certificate_pem(made.certificate), 0o644)
+        for name, signer in made.items():
+            _write(folder / f"{name}.key", _key_pem(signer.key), 0o600)
+            _write(folder / f"{name}.pem", _certificate_pem(signer.certificate), 0o644)
     except OSError as e:
         raise OutputError(
             f"certificates cannot be written to {str(folder)!r}: {e.strerror}",

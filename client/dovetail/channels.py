@@ -21,16 +21,21 @@ READ_RESULTS = f"{_SERVICE}/ReadResults"
 
 
 class Channels:
-    """Channels that are opened when first used. Safe in several threads at once."""
+    """Channels that are opened when first used. Safe in several threads at once.
+
+    Once they are closed, every call is refused.
+    """
 
     def __init__(self, security: Security) -> None:
         self._security = security
         self._open: dict[str, grpc.Channel] = {}
-        self._lock = threading.Lock()
+        self._closed = False
+        self._lock = threading.Lock()  # of the two above
 
     def close(self) -> None:
         """End every call."""
         with self._lock:
+            self._closed = True
             for channel in self._open.values():
                 channel.close()
             self._open.clear()
@@ -65,9 +70,21 @@ class Channels:
 
     def _channel(self, address: str) -> grpc.Channel:
         with self._lock:
+            if self._closed:
+                raise closed()
             if address not in self._open:
                 self._open[address] = open_channel(address, self._security)
             return self._open[address]
+
+
+def closed() -> Refusal:
+    """The error of a call after the connection to the cluster was closed."""
+    return Refusal(
+        Domain.MESSAGE,
+        "the connection to the cluster is closed",
+        remedy="make the call before `close` or inside the `with` block, or connect again",
+        reason="state",
+    )
 
 
 def told(error: grpc.RpcError, doing: str) -> DovetailError:

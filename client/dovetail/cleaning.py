@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -11,9 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dovetail.progress import Watcher
-from dovetail_pipeline.cleanup import CleanupResult, Progress, conduct, run_local
+from dovetail_pipeline.cleanup import CleanupResult, Progress, conduct, run_here
 from dovetail_pipeline.cleanup.stores import RunCleanup
-from dovetail_pipeline.cleanup.task import MEMORY_BYTES_MIN as CLEANUP_BYTES_MIN
 from dovetail_pipeline.spark.hands import SparkHands
 from dovetail_pipeline.spark.session import MASTER_DEFAULT, SparkSettings, why_unavailable
 
@@ -58,11 +56,10 @@ def clean_up(
             hands = stack.enter_context(
                 SparkHands(settings, memory_bytes=means.memory_bytes, tell=watcher.noted)
             )
-        here = _local_means(means.memory_bytes)
         results = [
             conduct(c.stores, c.output, hands, progress)
             if hands is not None
-            else run_local(c.stores, c.output, **here, progress=progress)
+            else run_here(c.stores, c.output, means.memory_bytes, progress)
             for c in cleanups
         ]
         return Cleaned(results, hands.start_seconds if hands is not None else 0.0)
@@ -99,17 +96,3 @@ def _watched(watcher: Watcher, stop: Callable[[], bool] | None) -> Callable[[Pro
             raise KeyboardInterrupt
 
     return tell
-
-
-def _local_means(memory_bytes: int) -> dict[str, int]:
-    """One process per core that this process may use, as far as memory reaches.
-
-    A run works with less memory than a clean-up can; one process then takes the least it needs.
-    """
-    affine = hasattr(os, "sched_getaffinity")
-    cores = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1
-    memory_bytes = max(memory_bytes, CLEANUP_BYTES_MIN)
-    return {
-        "workers": min(cores, memory_bytes // CLEANUP_BYTES_MIN),
-        "memory_bytes": memory_bytes,
-    }

@@ -23,8 +23,10 @@ from dovetail.commands import (
     doctor,
     experiments,
     generate,
+    kernels,
     look,
     owed,
+    restart,
     results,
     run,
     scale,
@@ -36,6 +38,7 @@ from dovetail.commands import (
     up,
 )
 from dovetail_proto.errors import ConfigError, DovetailError, Interrupted
+from dovetail_proto.kernel_cache import cache_folder, tell_before_compiling
 
 app = typer.Typer(
     name="dovetail",
@@ -64,6 +67,7 @@ for name, command, panel in (
     ("results", results.results, CLUSTER),
     ("close", submit.close, CLUSTER),
     ("drop", submit.drop, CLUSTER),
+    ("restart", restart.restart, CLUSTER),
     ("down", up.down, CLUSTER),
     ("status", look.status, LOOK),
     ("top", look.top, LOOK),
@@ -83,6 +87,7 @@ for name, command, panel in (
     ("generate", generate.generate, MORE),
     ("simulate", simulate.simulate, MORE),
     ("doctor", doctor.doctor, MORE),
+    ("compile", kernels.compile_kernels, MORE),
 ):
     app.command(name, rich_help_panel=panel)(command)
 app.add_typer(stream.stream, name="stream", rich_help_panel=CLUSTER)
@@ -109,6 +114,7 @@ def main() -> NoReturn:
         # Before Arrow is loaded: its readers take their memory from the default pool, and this one
         # gives it back (see `dovetail_processor.allocators`).
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
+    tell_before_compiling(_say_compiling)
     sys.exit(run_command(sys.argv[1:]))
 
 
@@ -139,6 +145,15 @@ def run_command(arguments: Sequence[str]) -> int:
         )
         return _tell(defect, as_json=as_json)
     return outcome if isinstance(outcome, int) else 0
+
+
+def _say_compiling() -> None:
+    print(
+        "compiling the join's kernels, which takes about half a minute and is done once; they are "
+        f"kept in {cache_folder()}",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _tell(error: DovetailError, *, as_json: bool) -> int:

@@ -14,7 +14,6 @@ Whatever is refused is raised as the error that the other side raised.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -36,16 +35,6 @@ START_TIMEOUT_S = 60.0
 """A processor starts a query within a heartbeat; longer is one that is in trouble."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueryDefaults:
-    """What holds for submissions that say nothing else."""
-
-    policy: str | None = None  # None: disk with one processor, lazy-disk with more
-    push_share: float = 0.3
-    spill_threshold: float = 0.8
-    inactive_after_s: float = 60.0
-
-
 class Cluster:
     """One cluster. Close it, or use it as a context, to let its connections go.
 
@@ -58,11 +47,12 @@ class Cluster:
         url: str,
         security: Security,
         *,
-        defaults: QueryDefaults | None = None,
+        policy: str | None = None,
     ) -> None:
+        """`policy` is for queries that name none; None: disk with one processor, else lazy-disk."""
         self.admin = AdminCalls(url, security)
         self._channels = Channels(security)
-        self._defaults = defaults or QueryDefaults()
+        self._policy = policy
         self._on_close: Callable[[], None] | None = None
         self._queries: list[Query] = []
 
@@ -150,28 +140,29 @@ class Cluster:
         counting: bool = False,
         spill: str | Path = "",
         victims: str = "least-productive",
-        push_share: float | None = None,
-        spill_threshold: float | None = None,
+        push_fraction: float | None = None,
+        spill_above_ratio: float | None = None,
         inactive_after_s: float | None = None,
+        productivity_half_life_s: float | None = None,
     ) -> Query:
         """Start a query over declared streams; returns when every processor runs it.
 
-        It sees what is sent from then on. `weights` share its groups out, one per processor, none:
-        equally. Results go to the logs that `Query.results` reads, or as Parquet files to the
-        folder `results`, or are only counted. `spill` is for state on disk, by default where the
-        cluster keeps it. `expected_state` (bytes, or text such as "4GB") tells `active-disk` how
-        much may come. The rest says when and what is pushed to disk; see docs/adaptation.md.
+        It sees what is sent from then on. `weights` share its groups out, one per processor; by
+        default the memory limits do. Results go to the logs that `Query.results` reads, or as
+        Parquet files to the folder `results`, or are only counted. `spill` is for state on
+        disk, by default where the cluster keeps it. `expected_state` (bytes, or text such as
+        "4GB") tells `active-disk` how much may come. The rest says when and what is
+        pushed to disk, where None is the cluster's setting; see docs/adaptation.md.
 
         QueryError if the SQL cannot be planned, Refusal if the name is taken.
         """
-        d = self._defaults
         size = expected_state
         request = a.Submit(
             name=name,
             sql=sql,
             partitions=partitions,
             weights=tuple(weights),
-            policy=policy or d.policy or self._usual_policy(),
+            policy=policy or self._policy or self._usual_policy(),
             expected_state_bytes=size
             if isinstance(size, int)
             else parse_bytes(size, what="expected_state"),
@@ -179,9 +170,10 @@ class Cluster:
             counting=counting,
             spill=_place(spill),
             victims=victims,
-            push_share=d.push_share if push_share is None else push_share,
-            spill_threshold=d.spill_threshold if spill_threshold is None else spill_threshold,
-            inactive_after_s=d.inactive_after_s if inactive_after_s is None else inactive_after_s,
+            push_fraction=push_fraction,
+            spill_above_ratio=spill_above_ratio,
+            inactive_after_s=inactive_after_s,
+            productivity_half_life_s=productivity_half_life_s,
         )
         self.admin.submit(request)
         query = self._query(name)

@@ -42,7 +42,8 @@ class ClusterRun:
     memory_bytes: int  # per processor
     policy: str
     victims: str
-    push_share: float
+    push_fraction: float
+    productivity_half_life_s: float
     places: Places
 
 
@@ -56,6 +57,7 @@ class ClusterProgress:
     held_bytes: int
     pushes: int
     spilled_bytes: int
+    waits_for: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def run_on_cluster(
     Afterwards every processor's results and spill store are closed. Raises DovetailError if the
     query failed.
     """
-    adaptation = AdaptationSettings(push_fraction=run.push_share, move_interval_s=MOVE_INTERVAL_S)
+    adaptation = AdaptationSettings(move_interval_s=MOVE_INTERVAL_S)
     with LocalCluster(
         run.processors,
         memory_bytes=run.memory_bytes,
@@ -101,7 +103,8 @@ def run_on_cluster(
             counting=places.run_results is None,
             spill=places.spill_dir or "",
             victims=run.victims,
-            push_share=run.push_share,
+            push_fraction=run.push_fraction,
+            productivity_half_life_s=run.productivity_half_life_s,
         )
         interrupted = False
         while not all(s.ended for s in cluster.streams()):
@@ -136,4 +139,5 @@ def _progress(run: ClusterRun, status: a.QueryStatus) -> ClusterProgress:
         held_bytes=max((i.held_bytes for i in status.instances), default=0),
         pushes=status.pushes,
         spilled_bytes=status.spilled_bytes,
+        waits_for=status.cause,
     )

@@ -11,14 +11,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dovetail.cluster import Cluster, QueryDefaults
+from dovetail.cluster import Cluster
 from dovetail.quantities import parse_bytes
 from dovetail_proto.errors import ConfigError
-
-if TYPE_CHECKING:
-    from dovetail.settings import Settings
 
 CLUSTER_FILE = "cluster.json"
 
@@ -96,22 +93,12 @@ def connect_by(flags: Mapping[str, Any]) -> Cluster:
     url, security = s.url, s.security()
     named = loaded.origins["url"] != "default"
     left = None if named else read_cluster_file(s.data_dir)
-    defaults = query_defaults(s)
+    policy: str | None = s.policy
     if left is not None:
         url = left.url
         security = replace(security, token=security.token or left.token)
-        defaults = replace(defaults, policy=defaults.policy or left.policy)
-    return Cluster(url, security, defaults=defaults)
-
-
-def query_defaults(settings: Settings) -> QueryDefaults:
-    """What submissions that say nothing else get."""
-    return QueryDefaults(
-        policy=settings.policy,
-        push_share=settings.push_fraction,
-        spill_threshold=settings.spill_above_ratio,
-        inactive_after_s=settings.inactive_after_s,
-    )
+        policy = policy or left.policy
+    return Cluster(url, security, policy=policy)
 
 
 def local(

@@ -14,55 +14,25 @@ clean-up that fails leaves both, because it can be resumed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from dovetail.cleaning import CleanupMeans, On, clean_up, cleanup_command
 from dovetail.memory import PeakMemory
 from dovetail.places import Places
+from dovetail.preparing import Prepared, RunRequest, prepare
 from dovetail.progress import Watcher
-from dovetail_manager.planner import plan_query
 from dovetail_pipeline.cleanup import CleanupResult
 from dovetail_pipeline.cleanup.stores import RunCleanup
 from dovetail_pipeline.spark.session import why_unavailable
 from dovetail_processor.engine import Engine, EngineSettings
-from dovetail_processor.memory import shares
 from dovetail_processor.sinks import CountingSink, ParquetSink
-from dovetail_processor.sources import FileSource, open_source
-from dovetail_proto.errors import ConfigError, DovetailError, Interrupted
-from dovetail_proto.ids import check_name
-from dovetail_proto.query import PARTITIONS_DEFAULT, QueryPlan
+from dovetail_proto.errors import DovetailError, Interrupted
+from dovetail_proto.memory import shares
+from dovetail_proto.query import QueryPlan
 
-MEMORY_BYTES_DEFAULT = 1 << 30
-"""Fits beside other programs on any machine of today, and most joins need no disk within it."""
-
-PUSH_SHARE_DEFAULT = 0.3
-"""S4 4.4: balances the number of pushes and the results found during the run."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunRequest:
-    """What to join and what may be used for it."""
-
-    sql: str
-    inputs: Mapping[str, str | Path]  # stream name to file or folder
-    output: Path | None  # a new or empty folder; None only counts and sums the checksum
-    name: str = "query"
-    memory_bytes: int = MEMORY_BYTES_DEFAULT  # state, queues and output together
-    processors: int = 1  # more than one: processes of a local cluster, `memory_bytes` each
-    policy: str | None = None  # None: disk for one processor, lazy-disk for more
-    victims: str = "least-productive"
-    push_share: float = PUSH_SHARE_DEFAULT
-    partitions: int = PARTITIONS_DEFAULT
-    cleanup: On | Literal["none"] = "spark"  # "none": keep the spill store for later
-    spill_dir: str | None = None  # path or URI; None: temporary, removed in the end
-
-    @property
-    def adapts_by(self) -> str:
-        """The policy, as given or by default."""
-        return self.policy or ("disk" if self.processors == 1 else "lazy-disk")
+__all__ = ["RunReport", "RunRequest", "run_query"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +70,6 @@ class RunReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """A request that was understood: open sources, one per input of the plan."""
-
-    plan: QueryPlan
-    sources: tuple[FileSource, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     """What the processors did; lists hold one entry per processor."""
 
@@ -124,33 +86,14 @@ class Outcome:
     seconds: float
 
 
-def prepare(request: RunRequest) -> Prepared:
-    """Open the inputs and plan the query; nothing is written. Raises DovetailError."""
-    check_name("query", request.name)
-    if request.processors == 1 and request.adapts_by not in ("disk", "none"):
-        raise ConfigError(
-            f"policy {request.policy!r} needs several processors",
-            remedy="give --processors 2, or --policy disk",
-        )
-    opened = {
-        check_name("stream", name): open_source(path) for name, path in request.inputs.items()
-    }
-    plan = plan_query(
-        request.sql,
-        {name: source.schema for name, source in opened.items()},
-        name=request.name,
-        partitions=request.partitions,
-    )
-    return Prepared(plan, tuple(opened[i.stream] for i in plan.inputs))
-
-
 def run_query(
     request: RunRequest,
     *,
+    prepared: Prepared | None = None,
     watcher: Watcher | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> RunReport:
-    """Run the query to its end and return what was done.
+    """Run the query to its end and return what was done; `prepared` is what `prepare` made of it.
 
     `stop` is asked often; once it is true the state is closed and Interrupted is raised, whose
     `details` say what was done. Other DovetailErrors leave nothing behind, except those of the
@@ -159,7 +102,7 @@ def run_query(
     watcher = watcher or Watcher()
     if request.cleanup == "spark" and (problem := why_unavailable()):
         raise problem  # now, not after hours
-    prepared = prepare(request)
+    prepared = prepared or prepare(request)
     watcher.planned(prepared.plan)
     places = Places.claim(
         request.output,
@@ -233,7 +176,8 @@ def _run_here(
             memory_bytes=request.memory_bytes,
             policy=request.adapts_by,
             victims=request.victims,
-            push_share=request.push_share,
+            push_fraction=request.push_fraction,
+            productivity_half_life_s=request.productivity_half_life_s,
             output=None if request.output is None else str(request.output.absolute()),
         ),
     )
@@ -273,7 +217,8 @@ def _run_on_cluster(
         memory_bytes=request.memory_bytes,
         policy=request.adapts_by,
         victims=request.victims,
-        push_share=request.push_share,
+        push_fraction=request.push_fraction,
+        productivity_half_life_s=request.productivity_half_life_s,
         places=places,
     )
     done = run_on_cluster(run, watcher, stop)

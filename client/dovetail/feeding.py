@@ -4,7 +4,9 @@
                              ▲────── acknowledged: routed to every query
 
 Batches wait in the window until they are acknowledged. When a call breaks, a new one sends the
-window again, to wherever the home is now; the home drops what it has taken before.
+window again, to wherever the home is now; the home drops what it has taken before. Each sending is
+a source of its own: when all of it is acknowledged, the home is told that it need not know the
+source any longer.
 """
 
 from __future__ import annotations
@@ -35,6 +37,10 @@ WINDOW_BATCHES = 8
 WINDOW_BYTES = 16 << 20
 """Eight batches of the size that rows are cut to; one alone may be larger."""
 
+GOODBYE_S = 1.0
+"""How long a home may take to hear that a source is over; one that does not hear it forgets the
+source later."""
+
 RETRY_S = 0.2
 PATIENCE_S = 30.0
 """How long a home may give no sign before sending is given up."""
@@ -49,8 +55,20 @@ class _Sent:
     message: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """How many queries took in what was sent: at most, and last."""
+
+    most: int = 0
+    now: int = 0
+
+    def then(self, readers: int) -> Readers:
+        """With the next answer."""
+        return Readers(max(self.most, readers), readers)
+
+
 class Feed:
-    """One source: a row of batches with one name. Not for several threads at once.
+    """Sends to one stream. Not for several threads at once.
 
     After an error the feed is over, since what became of its window is not known: make another.
     """
@@ -64,13 +82,15 @@ class Feed:
         patience_s: float = PATIENCE_S,
     ) -> None:
         """`home` looks up where the stream is at home now; Unreachable if it is away."""
-        self.source = f"feed-{secrets.token_hex(8)}"
         self.rows = 0  # routed so far
+        self.rows_unread = 0  # of these, rows that no query took in
+        self.readers = Readers()
         self._stream = StreamName(stream)
         self._home = home
         self._channels = channels
         self._patience_s = patience_s
-        self._sequence = 0
+        self._source = ""  # of the sending that is under way
+        self._sequence = 0  # of its last batch
         self._window: deque[_Sent] = deque()  # not acknowledged, by sequence
         self._window_bytes = 0
         self._changed = threading.Condition()  # of everything above, and of the call's end
@@ -78,18 +98,23 @@ class Feed:
         self._heard_s = 0.0  # when the home last gave a sign
         self._tell: Callable[[], None] = lambda: None  # how far the sending is
 
-    def send(self, batches: Iterable[pa.RecordBatch], tell: Tell | None = None) -> int:
+    def send(
+        self, batches: Iterable[pa.RecordBatch], tell: Tell | None = None, rows: int | None = None
+    ) -> int:
         """Send all; returns, with their rows, when every one is routed to the stream's queries.
 
-        `tell` hears of the rows routed so far. Errors carry them as `details["rows_routed"]`.
+        `rows` is how many there are in all, if that is known. `tell` hears of the rows routed so
+        far. Errors carry them as `details["rows_routed"]`.
         """
         before = self.rows
+        self._source, self._sequence = f"feed-{secrets.token_hex(8)}", 0
         self._heard_s = time.monotonic()
         self._tell = (lambda: tell(self.rows - before)) if tell is not None else lambda: None
         try:
             for batch in batches:
                 self._sequence += 1
-                m = IngestBatch(self._stream, self.source, self._sequence, to_bytes(batch))
+                rows = None if rows is None else max(0, rows - batch.num_rows)
+                m = IngestBatch(self._stream, self._source, self._sequence, to_bytes(batch), rows)
                 sent = _Sent(self._sequence, batch.num_rows, encode(m))
                 self._wait(partial(self._has_room, len(sent.message)))
                 with self._changed:
@@ -98,6 +123,7 @@ class Feed:
                     if self._call is not None:
                         self._call.put(sent.message)
             self._wait(lambda: not self._window)
+            self._say_goodbye()
         except DovetailError as e:
             e.details["rows_routed"] = self.rows - before
             raise
@@ -150,20 +176,28 @@ class Feed:
             for sent in self._window:
                 self._call.put(sent.message)
 
+    def _say_goodbye(self) -> None:
+        """Everything is acknowledged: the home may forget the source."""
+        if self._call is not None and self._call.failure is None:
+            over = IngestBatch(self._stream, self._source, self._sequence, b"", over=True)
+            self._call.end(encode(over))
+
     def _hang_up(self) -> None:
         with self._changed:
             call, self._call = self._call, None
         if call is not None:
             call.close()
 
-    def acknowledged(self, sequence: int) -> None:
-        """The home has routed everything up to `sequence`; from a call's thread."""
+    def acknowledged(self, ack: IngestAck) -> None:
+        """The home has routed everything up to the answer's sequence; from a call's thread."""
         with self._changed:
             self._heard_s = time.monotonic()
-            while self._window and self._window[0].sequence <= sequence:
+            self.readers = self.readers.then(ack.readers)
+            while self._window and self._window[0].sequence <= ack.sequence:
                 sent = self._window.popleft()
                 self._window_bytes -= len(sent.message)
                 self.rows += sent.rows
+                self.rows_unread += 0 if ack.readers else sent.rows
             self._changed.notify_all()
 
     def call_ended(self, call: _Call, failure: DovetailError) -> None:
@@ -188,6 +222,12 @@ class _Call:
         """Send a message."""
         self._requests.put(message)
 
+    def end(self, last: bytes) -> None:
+        """Send a last message and let the home end the call, for a moment."""
+        self._requests.put(last)
+        self._requests.put(None)
+        self._thread.join(GOODBYE_S)
+
     def close(self) -> None:
         """End it, and the thread; its last act is `call_ended`."""
         self._requests.put(None)
@@ -198,7 +238,7 @@ class _Call:
         failure: DovetailError = Unreachable("sending rows: the home ended the call")
         try:
             for data in self._call:
-                self._feed.acknowledged(decode(IngestAck, data).sequence)
+                self._feed.acknowledged(decode(IngestAck, data))
         except grpc.RpcError as e:
             failure = told(e, "sending rows")
         except DovetailError as e:

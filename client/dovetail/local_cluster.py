@@ -19,7 +19,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
@@ -27,21 +27,20 @@ from typing import TYPE_CHECKING, Literal, Self
 from dovetail.admin_calls import AdminCalls
 from dovetail.processes import ServiceProcess, wait_for
 from dovetail.services import manager_spec, processor_spec
+from dovetail.upkeep import MANAGER, START_TIMEOUT_S
 from dovetail_manager.adaptation.snapshot import AdaptationSettings
+from dovetail_manager.cleanups import MASTERS_DEFAULT
 from dovetail_manager.moves.steps import MoveSettings
-from dovetail_manager.server import ManagerServer, ManagerSettings
+from dovetail_manager.server import ManagerServer, ManagerSettings, check_free
 from dovetail_processor.cluster.server import ProcessorSettings
 from dovetail_proto.errors import ConfigError
+from dovetail_proto.roots import ANYWHERE
 from dovetail_proto.transport import Security, Unreachable
 
 if TYPE_CHECKING:
     from dovetail.cluster import Cluster
 
-START_TIMEOUT_S = 120.0
-"""A process is ready within seconds; on a machine that compiles kernels first, within a minute."""
-
 ANY_PORT = "127.0.0.1:0"
-MANAGER = "manager"
 
 
 class LocalCluster:
@@ -61,6 +60,8 @@ class LocalCluster:
         dead_after_s: float = 10.0,
         store: str | None = None,
         spill: str | None = None,
+        roots: Sequence[str] = (ANYWHERE,),
+        spark_masters: Sequence[str] = MASTERS_DEFAULT,
         listen: str = ANY_PORT,
         rest: str = ANY_PORT,
         security: Security | None = None,
@@ -75,6 +76,8 @@ class LocalCluster:
         sample_s: between two looks of the manager at the load.
         store: the manager's, see `open_store`; None is SQLite in data_dir.
         spill: folder or URI for state on disk; None is in data_dir.
+        roots: beside these two, what callers may name lies below them; by default anywhere.
+        spark_masters: where clean-ups may run, the default first.
         security: None is a new token and no TLS.
         manager: a process of its own, or a thread of this one.
         detached: the processes outlive this one; needs a data_dir.
@@ -90,6 +93,8 @@ class LocalCluster:
         self.data_dir = Path(data_dir or tempfile.mkdtemp(prefix="dovetail-")).absolute()
         self._memory_bytes = memory_bytes
         self._heartbeat_s = heartbeat_s
+        spill = spill or str(self.data_dir / "spill")
+        self._roots = (*roots, spill, str(self.data_dir))
         self._policy = policy or ("disk" if processors == 1 else "lazy-disk")
         self._in_thread = manager == "thread"
         self._detached = detached
@@ -100,7 +105,9 @@ class LocalCluster:
             name=f"{MANAGER} in {self.data_dir}",
             security=self.security,
             read_token=read_token,
-            spill_root=spill or str(self.data_dir / "spill"),
+            spill_root=spill,
+            roots=self._roots,
+            spark_masters=tuple(spark_masters),
             adaptation=adaptation or AdaptationSettings(),
             moves=moves or MoveSettings(),
             sample_s=sample_s,
@@ -125,25 +132,21 @@ class LocalCluster:
     def cluster(self) -> Cluster:
         """A client of it, connected; ends with the cluster."""
         if self._cluster is None:
-            from dovetail.cluster import Cluster, QueryDefaults
+            from dovetail.cluster import Cluster
 
-            adaptation = self._manager_settings.adaptation
-            defaults = QueryDefaults(
-                policy=self._policy,
-                push_share=adaptation.push_fraction,
-                spill_threshold=adaptation.spill_above_ratio,
-                inactive_after_s=adaptation.inactive_after_s,
-            )
-            self._cluster = Cluster(self.url, self.security, defaults=defaults)
+            self._cluster = Cluster(self.url, self.security, policy=self._policy)
         return self._cluster
 
     def start(self) -> None:
         """Start all processes; returns when every processor has joined.
 
-        ClusterStartError, with nothing left running, if one cannot; it shows the end of a log.
+        ConfigError if somebody listens at its addresses. ClusterStartError, with nothing left
+        running, if one cannot; it shows the end of a log.
         """
         self._began_ns = time.time_ns()
         try:
+            for address in (self.address, self._rest):
+                check_free(address)  # else it would be somebody else's manager that answers
             self.data_dir.mkdir(parents=True, exist_ok=True)
             self._admin = AdminCalls(self.url, self.security)
             for name in self.names:  # first: they start while the manager does
@@ -247,6 +250,7 @@ class LocalCluster:
             listen=f"{self.address.rpartition(':')[0]}:0",
             security=self.security,
             heartbeat_s=self._heartbeat_s,
+            roots=self._roots,
         )
         self.processes[name] = self._process(name, processor_spec(settings))
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from dovetail.services import TOKEN_VARIABLES
+from dovetail.services import END_NOW, TOKEN_VARIABLES
 from dovetail_proto.errors import DovetailError, Fault
 
 TERM_GRACE_S = 15.0
@@ -83,10 +83,10 @@ class ServiceProcess:
         return tail_of(self.log)
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Ask it to end, with the cluster: a processor does not leave first."""
         if self.running:
             self.popen.send_signal(signal.SIGCONT)  # a stopped one could not hear
-            self.popen.terminate()
+            self.popen.send_signal(END_NOW)
 
     def end(self, grace_s: float = TERM_GRACE_S) -> None:
         """Wait until it has ended, `grace_s` at most, then make it."""
@@ -139,6 +139,11 @@ def wait_for(
         time.sleep(POLL_S)
 
 
+def started_at(pid: int) -> float:
+    """When a process started, which tells it from a later one with the same id."""
+    return float(psutil.Process(pid).create_time())
+
+
 def same_process(pid: int, started_s: float) -> psutil.Process | None:
     """The process with this id, if it is still the one that started then and has not ended."""
     try:
@@ -153,7 +158,7 @@ def end_processes(started: Iterable[tuple[int, float]]) -> set[int]:
     """End processes, given by id and start, that are no children of this one; those it ended."""
     left = {(pid, at): p for pid, at in started if (p := same_process(pid, at))}
     ended = {pid for pid, _ in left}
-    for number, grace_s in ((signal.SIGTERM, TERM_GRACE_S), (signal.SIGKILL, TERM_GRACE_S)):
+    for number, grace_s in ((END_NOW, TERM_GRACE_S), (signal.SIGKILL, TERM_GRACE_S)):
         for process in left.values():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGCONT)  # a stopped one could not hear

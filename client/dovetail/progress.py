@@ -36,6 +36,7 @@ class RunProgress(Protocol):
     held_bytes: int
     pushes: int
     spilled_bytes: int
+    waits_for: str  # why it stands still; empty if it does not
 
 
 class CleanupProgress(Protocol):
@@ -106,10 +107,15 @@ class PlainLines(Watcher):
     def __init__(self, memory_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._memory_bytes = memory_bytes
         self._seldom = _Seldom(PLAIN_LINE_S, clock)
+        self._waited = False  # when last told
 
     def running(self, progress: RunProgress) -> None:
-        """The run goes on."""
-        if self._seldom.due():
+        """The run goes on, or waits: that is said at once, and once."""
+        waited, self._waited = self._waited, bool(progress.waits_for)
+        if self._waited:
+            if not waited:
+                _line(f"run: waits: {progress.waits_for}")
+        elif self._seldom.due():
             _line(
                 f"run: rows in {format_count(sum(progress.rows_in))}{_share(progress)}, "
                 f"results {format_count(progress.results)}, "
@@ -183,7 +189,7 @@ class Panel(Watcher):
             f"results out {format_count(progress.results)}   pushes {progress.pushes} "
             f"({format_bytes(progress.spilled_bytes)})   {elapsed:.0f} s"
         )
-        return Group(grid, facts)
+        return Group(grid, facts, *([f"waits: {why}"] if (why := progress.waits_for) else []))
 
 
 def _bar(done: int, total: int | None) -> ProgressBar:

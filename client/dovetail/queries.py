@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 from weakref import WeakSet
 
 import pyarrow as pa
@@ -16,18 +16,14 @@ from dovetail.channels import Channels
 from dovetail.quantities import format_bytes, format_count, parse_bytes
 from dovetail.results import Offset, Results
 from dovetail_proto import admin as a
-from dovetail_proto.errors import ConfigError, Domain, Refusal
+from dovetail_proto.errors import HIDDEN, ConfigError, Domain, Interrupted, Refusal
 from dovetail_proto.result_logs import logs_to_read
-from dovetail_proto.transport import Unreachable
-
-if TYPE_CHECKING:
-    from dovetail.progress import Watcher
-    from dovetail_pipeline.cleanup import CleanupResult
+from dovetail_proto.transport import Unreachable, error_from
 
 POLL_S = 0.05
 """Between two looks at a query that starts or closes."""
 
-CLEANUP_MEMORY = "1GiB"
+CLEANUP_MEMORY = a.CLEANUP_BYTES_DEFAULT
 
 Tell = Callable[[a.QueryStatus], None]
 
@@ -128,58 +124,93 @@ class Query:
 
     def cleanup(
         self,
-        output: str | Path | None,
+        output: str | Path | None = "",
         *,
-        on: Literal["spark", "local"] | None = None,
+        master: str | None = None,
         memory: int | str = CLEANUP_MEMORY,
-        watcher: Watcher | None = None,
+        tell: Callable[[a.CleanupStatus], None] | None = None,
         stop: Callable[[], bool] | None = None,
-    ) -> CleanupResult:
+    ) -> a.CleanupStatus:
         """Produce what its state on disk owes, as Parquet files in `output`/phase=cleanup.
 
-        The query has to be closed, and its spill folder has to be reachable from here. None for
-        `output` only counts. Runs here or on Spark, by default on Spark where that is possible,
-        and resumes where it was stopped; where nothing is owed, nothing is started.
+        The query has to be closed. Empty for `output` is the query's own folder of results, None
+        only counts. The manager does it on `master`: `local` is its own machine, others are the
+        Spark masters of its settings, `spark` the first of them; None is its default. `tell` hears
+        how far it is; once `stop` is true it is cancelled and Interrupted is raised. It goes on
+        where an earlier one was stopped; where nothing is owed, nothing is started. Raises what it
+        failed with.
         """
-        from dovetail.cleaning import CleanupMeans, chosen_or_default, clean_up
-        from dovetail_pipeline.cleanup.stores import find_cleanups
+        status = self.start_cleanup(output, master=master, memory=memory)
+        while status.state == "running":
+            if tell is not None:
+                tell(status)
+            if stop is not None and stop():
+                status = self.cancel_cleanup()
+                break
+            time.sleep(POLL_S)
+            status = self.cleanup_status()
+        if status.state == "failed":
+            import dovetail_pipeline.spark.session  # noqa: F401 - so that its errors are known
 
-        place = self.spill_place()
-        found = find_cleanups(
-            [place], query=self.name, output="none" if output is None else str(output)
-        )
+            raise error_from(
+                {"code": status.code, "message": status.cause, "remedy": status.remedy}
+            )
+        if status.state == "cancelled":
+            raise Interrupted(
+                f"the clean-up of query {self.name!r} was cancelled",
+                remedy="clean it up again: that goes on with what is left",
+            )
+        return status
+
+    def start_cleanup(
+        self,
+        output: str | Path | None = "",
+        *,
+        master: str | None = None,
+        memory: int | str = CLEANUP_MEMORY,
+    ) -> a.CleanupStatus:
+        """Begin as `cleanup` does, and return at once; `cleanup_status` tells how far it is."""
+        place = "none" if output is None else str(output)
+        if place not in ("", "none") and "://" not in place:
+            place = str(Path(place).absolute())
         size = memory if isinstance(memory, int) else parse_bytes(memory, what="memory")
-        means = CleanupMeans(chosen_or_default(on), size)
-        return clean_up(found, means, watcher=watcher, stop=stop).results[0]
+        return self._admin.start_cleanup(self.name, master or "", place, size)
 
-    def spill_place(self, *, has_output: bool = True) -> str:
+    def cleanup_status(self) -> a.CleanupStatus:
+        """How far its latest clean-up is, or what became of it; Refusal if there was none."""
+        return self._admin.get_cleanup(self.name)
+
+    def cancel_cleanup(self) -> a.CleanupStatus:
+        """Stop its clean-up; what is finished is kept. Returns when it has stopped."""
+        return self._admin.cancel_cleanup(self.name)
+
+    def spill_place(self) -> str:
         """The folder or URI with its state on disk, one store per processor.
 
-        The query has to be closed. ConfigError if it keeps none, or none that others may reach;
-        also if neither the query nor the caller has a place for what a clean-up produces.
+        The query has to be closed. ConfigError if it keeps none.
         """
         status = self.status()
         _refuse_unless_closed(status)
-        if status.policy in ("none", "distributed") and not status.pushes:
-            raise ConfigError(
-                f"query {self.name!r} with policy {status.policy} keeps nothing on disk",
-                remedy="there is nothing to clean up: its results are complete",
-            )
         if not status.spill:
             raise ConfigError(
-                f"query {self.name!r} keeps its state on disk in its processors' own data",
-                remedy="submit it with a spill folder that all machines reach",
+                f"query {self.name!r} keeps no state on disk",
+                remedy="there is nothing to clean up: its results are complete",
             )
-        if not has_output and not status.results_place:
+        if HIDDEN in status.spill:
             raise ConfigError(
-                f"query {self.name!r} writes its results to no folder",
-                remedy="name one for the owed results with --output, or --output none",
+                f"the cluster does not tell the credentials in {status.spill!r}",
+                remedy="name the whole URI: `dovetail cleanup URI`; or keep credentials out of "
+                "it, in the environment of all processes",
             )
         return status.spill
 
-    def drop(self) -> a.QueryStatus:
-        """Forget it, so that its name is free; it has to be closed or failed. Its last status."""
-        return self._admin.drop_query(self.name)
+    def drop(self, *, keep: bool = False) -> a.QueryStatus:
+        """Forget it, so that its name is free; it has to be closed or failed. Its last status.
+
+        Its result logs and its state on disk are removed, what it still owes too, unless they are
+        to be kept. Files in a folder of results stay.
+        """
+        return self._admin.drop_query(self.name, keep)
 
     # Steering -------------------------------------------------------------------------------------
 

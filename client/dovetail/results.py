@@ -155,7 +155,13 @@ class Results:
     def _begin(self, log: LogStatus) -> None:
         at = self._next.setdefault(log.name, self._given.get(log.name, START))
         asked = ReadResults(
-            QueryName(self._query), LogName(log.name), at.segment, at.row, self._follow
+            QueryName(self._query),
+            LogName(log.name),
+            at.segment,
+            at.row,
+            self._follow,
+            log.run,
+            log.rows,
         )
         call = self._channels.unary_stream(log.address, READ_RESULTS, encode(asked))
         with self._lock:

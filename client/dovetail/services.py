@@ -2,15 +2,19 @@
 
 `dovetail manager` and `dovetail processor` run one from settings; a local cluster starts
 `python -m dovetail.services SPEC.json` for each of its own, where the spec is what `manager_spec`
-and `processor_spec` write. With `--tethered` such a process ends when its standard input does: the
-parent holds the other end of that pipe, so nothing is left running whatever becomes of the parent.
+and `processor_spec` write. With `--tethered` any of them ends when its standard input or its parent
+does: the parent holds the other end of that pipe, so nothing is left whatever becomes of it.
 (Linux's own means, PR_SET_PDEATHSIG, would end children with the thread that started them.)
+
+SIGTERM and SIGINT ask a processor to leave, so that what it holds goes to others; a second one, or
+END_NOW, ends it at once.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import sys
 import threading
@@ -18,7 +22,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from dovetail_proto.errors import DovetailError
+from dovetail_proto.errors import DovetailError, without_credentials
 from dovetail_proto.transport import Security
 
 if TYPE_CHECKING:
@@ -28,18 +32,24 @@ if TYPE_CHECKING:
 TOKEN_VARIABLES = ("DOVETAIL_TOKEN", "DOVETAIL_READ_TOKEN")
 """Specs are files; secrets go by the environment."""
 
+END_NOW = signal.SIGQUIT
+"""Ends a processor without leaving: the whole cluster goes, or its parent is gone."""
+
 END_GRACE_S = 10.0
 """What a process gets to end by itself once its parent is gone."""
+
+PARENT_CHECK_S = 1.0
+"""How often: a port is free again a second after the parent has gone."""
 
 LogFormat = Literal["console", "json"]
 
 
 def run_manager(settings: ManagerSettings) -> None:
-    """A manager in this process until SIGTERM or SIGINT; raises why it ended by itself."""
+    """A manager in this process until a signal; raises why it ended by itself."""
     from dovetail_manager.server import ManagerServer
 
     asked = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, END_NOW):
         signal.signal(number, lambda *_: asked.set())
     with ManagerServer(settings) as manager:
         while not asked.is_set() and not manager.wait(0):
@@ -49,14 +59,15 @@ def run_manager(settings: ManagerSettings) -> None:
 
 
 def run_processor(settings: ProcessorSettings) -> None:
-    """A processor in this process until SIGTERM or SIGINT, or until it has left."""
+    """A processor in this process until it has left; signals have it leave, or end at once."""
     import structlog
 
     from dovetail_processor.cluster.server import ProcessorServer
 
     server = ProcessorServer(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: server.over())
+        signal.signal(number, lambda *_: server.leave())
+    signal.signal(END_NOW, lambda *_: server.over())
     server.start()
     log = structlog.get_logger("processor")
     log.info("listens", processor=settings.name, address=server.address)
@@ -93,12 +104,18 @@ def set_up_logs(level: str = "info", form: LogFormat = "json") -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _without_credentials,
             *([structlog.processors.format_exc_info] if form == "json" else []),
             last,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
         logger_factory=_Stderr,
     )
+
+
+def _without_credentials(_: object, __: str, event: Any) -> Any:
+    """No log shows what a URI carries to be let in."""
+    return {k: without_credentials(v) if isinstance(v, str) else v for k, v in event.items()}
 
 
 class _Stderr:
@@ -127,7 +144,7 @@ def processor_spec(settings: ProcessorSettings) -> dict[str, Any]:
 def main() -> int:
     """The program of a local cluster's processes; the exit code."""
     if "--tethered" in sys.argv[2:]:
-        threading.Thread(target=_end_with_parent, name="tether", daemon=True).start()
+        tether()
     set_up_logs()
     import structlog
 
@@ -153,8 +170,10 @@ def _manager_settings(spec: dict[str, Any]) -> ManagerSettings:
             **spec,
             "security": _security(spec["security"]),
             "read_token": os.environ.get("DOVETAIL_READ_TOKEN", ""),
+            "spark_masters": tuple(spec["spark_masters"]),
             "adaptation": AdaptationSettings(**spec["adaptation"]),
             "moves": MoveSettings(**spec["moves"]),
+            "roots": tuple(spec["roots"]),
         }
     )
 
@@ -167,6 +186,7 @@ def _processor_settings(spec: dict[str, Any]) -> ProcessorSettings:
             **spec,
             "data_dir": Path(spec["data_dir"]),
             "security": _security(spec["security"]),
+            "roots": tuple(spec["roots"]),
         }
     )
 
@@ -183,10 +203,17 @@ def _plain(fields: dict[str, Any]) -> dict[str, Any]:
     return {**plain, "security": {**security, "token": ""}}
 
 
-def _end_with_parent() -> None:
-    while os.read(0, 1 << 10):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
+def tether() -> None:
+    """Have this process end when its standard input does, or its parent."""
+    parent = os.getppid()
+    threading.Thread(target=_end_with, args=(parent,), name="tether", daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:  # a child of the parent may hold the pipe's other end as well
+        if select.select([0], [], [], PARENT_CHECK_S)[0] and not os.read(0, 1 << 10):
+            break
+    os.kill(os.getpid(), END_NOW)
     threading.Event().wait(END_GRACE_S)
     os._exit(1)
 

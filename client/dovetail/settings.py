@@ -17,11 +17,18 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_validator
-from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
+from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, SettingsConfigDict
 
 from dovetail.quantities import parse_bytes, parse_share
-from dovetail_proto.errors import ConfigError
+from dovetail_proto.errors import ConfigError, without_credentials
 
 if TYPE_CHECKING:
     from pydantic_settings import PydanticBaseSettingsSource
@@ -65,6 +72,17 @@ def _read(parse: Any) -> Any:
         raise ValueError(str(e).removeprefix(": ")) from e
 
 
+def _places(value: Any) -> Any:
+    """Places separated by commas, or a list; folders as whole paths."""
+    places = value.split(",") if isinstance(value, str) else value
+    return tuple(_place(str(p)) for p in places if p)
+
+
+def _place(text: str) -> str:
+    return text if "://" in text or text == "*" else os.path.abspath(text)
+
+
+Places = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_places)]
 Size = Annotated[int, BeforeValidator(_size)]
 Share = Annotated[float, BeforeValidator(_share)]
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
@@ -88,8 +106,15 @@ class Settings(BaseSettings):
     listen: str = Field("127.0.0.1:7070", description="where the manager takes gRPC")
     rest: str = Field("127.0.0.1:7071", description="where the manager takes REST")
     data_dir: Path = Field(Path(".dovetail"), description="what must outlive the processes")
-    spill: str | None = Field(
-        None, description="folder or URI for state on disk; in data_dir if not given"
+    spill: Annotated[str, AfterValidator(_place)] | None = Field(
+        None, description="folder or URI for state on disk, for all to reach; `up`: in data_dir"
+    )
+    root: Places = Field(
+        (), description="folders and URIs that streams, results and spill may be in"
+    )
+    spark_masters: str = Field(
+        "local local[*]",
+        description="where clean-ups may run, with blanks between; the first is their default",
     )
     memory: Size = Field(256_000_000, description="limit of each processor")
     processors: int = Field(1, ge=1, le=1000, description="how many `up` starts")
@@ -106,10 +131,18 @@ class Settings(BaseSettings):
         allow_inf_nan=False,
         description="θ_f: force a push when MaxRate / MinRate is above",
     )
+    force_above_ratio: Share = Field(
+        0.4, description="no push is forced where state takes less of its memory"
+    )
     inactive_after_s: Seconds = Field(60.0, description="θ_t: such groups are pushed first")
     push_fraction: Share = Field(0.3, description="share of the state that one push takes")
+    productivity_half_life_s: Seconds = Field(
+        0.0, description="after so long a combination counts half in P_o; 0: P_o is a plain sum"
+    )
     move_interval_s: Seconds = Field(45.0, description="time between two rounds of moves")
-    move_min_fraction: Share = Field(0.1, description="no move below this share of the limit")
+    move_min_fraction: Share = Field(
+        0.1, description="no move below this share of the smaller limit"
+    )
     heartbeat_s: float = Field(
         1.0, ge=0.05, le=60, description="time between two reports of a processor"
     )
@@ -156,6 +189,15 @@ class Settings(BaseSettings):
     def reading_token(self) -> str:
         """The token that may only look; empty if none is set."""
         return _secret(self.read_token, self.read_token_file)
+
+    def roots(self) -> tuple[str, ...]:
+        """Below which places callers may name others: `root`, spill and the data folder."""
+        spill = (self.spill,) if self.spill else ()
+        return (*self.root, *spill, str(self.data_dir.absolute()))
+
+    def masters(self) -> tuple[str, ...]:
+        """Where clean-ups of the cluster may run: `local`, and masters of Spark."""
+        return tuple(self.spark_masters.split())
 
     def adaptation(self) -> AdaptationSettings:
         """The thresholds, as the manager takes them."""
@@ -296,13 +338,8 @@ def _secret(value: SecretStr | None, file: Path | None) -> str:
     return token
 
 
-_CREDENTIALS = re.compile(
-    r"(?<=://)[^/\s]*@|(?<=[?&])([^=&]*(?:secret|password|key|token)[^=&]*)=[^&]*"
-)
-
-
 def _hidden(value: Any) -> Any:
-    """A value as it may be shown: addresses lose what they carry to be let in."""
-    if not isinstance(value, str):
-        return value
-    return _CREDENTIALS.sub(lambda m: f"{m[1]}=…" if m[1] else "…@", value)
+    """A value as it may be shown."""
+    if isinstance(value, list):
+        return [_hidden(v) for v in value]
+    return without_credentials(value) if isinstance(value, str) else value

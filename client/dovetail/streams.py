@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -13,15 +15,19 @@ from dovetail.feeding import Feed
 from dovetail.html import facts
 from dovetail.rows import batches_of
 from dovetail_proto.admin import StreamStatus
-from dovetail_proto.errors import InputError
+from dovetail_proto.errors import DovetailError, InputError
 from dovetail_proto.transport import Unreachable
+
+
+class UnreadWarning(UserWarning):
+    """Rows were sent that a query did not take in: none listens, or one has failed."""
 
 
 class Stream:
     """One stream. Made by `Cluster.stream`; for one thread at a time.
 
     Queries see what is sent after they were submitted. What is sent while none listens goes
-    nowhere.
+    nowhere; `send` warns of it.
     """
 
     def __init__(self, status: StreamStatus, admin: AdminCalls, channels: Channels) -> None:
@@ -29,40 +35,78 @@ class Stream:
         self.schema: pa.Schema = pa.ipc.read_schema(pa.py_buffer(status.schema))
         self._admin = admin
         self._channels = channels
-        self._feed: Feed | None = None  # goes on with the next send; None after an error
         self._address = ""  # of the home, as last heard; empty: never
         self._trusted = False  # whether the last send found the home there
 
-    def send(self, data: Any, progress: Callable[[int], None] | None = None) -> int:
+    def send(
+        self,
+        data: Any,
+        progress: Callable[[int], None] | None = None,
+        *,
+        rows: int | None = None,
+    ) -> int:
         """Send rows; returns their number when all are routed to every query that listens.
 
         `data` is an Arrow table, batch or reader, a pandas or Polars frame, or whatever else
         speaks Arrow's C stream interface; it is read once, batch by batch, so a reader may be
         larger than memory. Its columns are those of `schema`, in any order. A query without room
-        for more makes this wait. `progress` is called with the rows routed so far.
+        for more makes this wait. `progress` is called with the rows routed so far. `rows` says how
+        many a reader will give: policy `active-disk` asks how much state will come. Tables and
+        frames say it themselves.
 
         Every row is taken in once: batches are numbered, and after a broken connection those that
         were not acknowledged are sent again. In what order queries see the rows of several
         senders is not promised, nor that they are joined when this returns: see `Query.wait`.
 
+        UnreadWarning if no query listens, or if one that did has failed meanwhile.
+
         InputError if the rows do not fit or the stream has ended; Unreachable if its home stays
-        away. `details["rows_routed"]` then tells how many rows, from the beginning of `data`, are
+        away; Refusal if its home died and with it what was taken in before.
+        `details["rows_routed"]` then tells how many rows, from the beginning of `data`, are
         certainly taken in; up to eight batches after them may be.
         """
-        feed = self._feed or Feed(self.name, self._home, self._channels)
-        self._feed = None  # unless all goes well
-        sent = feed.send(batches_of(data, self.schema, self.name), progress)
-        self._feed, self._trusted = feed, True
+        feed = Feed(self.name, self._home, self._channels)
+        try:
+            total = len(data) if rows is None and hasattr(data, "__len__") else rows
+            sent = feed.send(batches_of(data, self.schema, self.name), progress, total)
+        except DovetailError as e:
+            if isinstance(e, Unreachable) or e.details.get("reason") == "source":
+                e.message += "".join(f"; {cause}" for cause in self._failures())
+            raise
+        self._trusted = True
+        if feed.rows_unread or feed.readers.now < feed.readers.most:
+            self._warn(feed)
         return sent
+
+    def _warn(self, feed: Feed) -> None:
+        said = self._failures()
+        if feed.rows_unread:
+            said.insert(
+                0,
+                f"no query reads stream {self.name!r}: {feed.rows_unread:,} rows went nowhere "
+                "(queries see what is sent after they were submitted)",
+            )
+        if said:
+            warnings.warn("; ".join(said), UnreadWarning, stacklevel=3)
+
+    def _failures(self) -> list[str]:
+        """What became of the queries on this stream that have failed, as far as can be learnt."""
+        with suppress(DovetailError):
+            return [
+                f"query {q.name!r}, which reads it, has failed: {q.cause}"
+                for q in self._admin.list_queries().queries
+                if q.state == "failed" and self.name in {i.stream for i in q.inputs}
+            ]
+        return []
 
     def end(self) -> StreamStatus:
         """Say that nothing more will be sent; twice is no error. Queries go on."""
-        self._feed, self._trusted = None, False
+        self._trusted = False
         return self._admin.end_stream(self.name)
 
     def drop(self) -> StreamStatus:
         """Forget it, so that its name is free; its last status. Refusal if a query reads it."""
-        self._feed, self._trusted = None, False
+        self._trusted = False
         return self._admin.drop_stream(self.name)
 
     def status(self) -> StreamStatus:

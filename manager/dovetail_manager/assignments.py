@@ -9,6 +9,7 @@ a former manager is never taken for one of this manager's.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from dovetail_manager.adaptation.policies import policy
@@ -16,9 +17,15 @@ from dovetail_manager.catalog import Catalog, End, Spec
 from dovetail_manager.membership import MemberState
 from dovetail_manager.moves.protocol import Send
 from dovetail_manager.steering import Steering
-from dovetail_proto.assignment import Assignment, Leaving, Phase, QueryTask, StreamTask
-from dovetail_proto.ids import ProcessorId
+from dovetail_proto.assignment import Assignment, DroppedRun, Leaving, Phase, QueryTask, StreamTask
+from dovetail_proto.errors import Domain, Refusal
+from dovetail_proto.ids import ProcessorId, QueryName
 from dovetail_proto.messages import Assign
+from dovetail_proto.wire.control import ENVELOPE_BYTES_MAX
+
+ASSIGNMENT_BYTES_MAX = ENVELOPE_BYTES_MAX // 2
+"""What a new query or stream may make of an assignment. One that no message can carry would never
+be known anywhere; the other half is for maps, which take more text the more their groups move."""
 
 RESEND_S = 1.0
 """As often as a heartbeat can tell that it has arrived."""
@@ -96,11 +103,29 @@ class Assignments:
             ),
             tuple(
                 self._task(spec, processor)
-                for _, spec in sorted(self._catalog.specs.durable.items())
+                for spec in sorted(self._catalog.specs.durable.values(), key=_by_age)
                 if self._runs(spec, processor)
             ),
             leaving=self._leaving(processor) if processor in leavers else None,
+            dropped=tuple(
+                DroppedRun(spec.name, spec.run, spec.spill)
+                for _, spec in sorted(self._catalog.specs.durable.items())
+                if spec.discarded
+            ),
         )
+
+    def check_size(self, added_bytes: int, told: Iterable[ProcessorId]) -> None:
+        """Refusal if so much more text is more than one of these can be told."""
+        for processor in told:
+            size_bytes = len(self.of(processor).to_json()) + added_bytes
+            if size_bytes > ASSIGNMENT_BYTES_MAX:
+                raise Refusal(
+                    Domain.MESSAGE,
+                    f"all that processor {processor!r} is to run would take {size_bytes:,} bytes "
+                    f"to tell it, and a message takes {ASSIGNMENT_BYTES_MAX:,}",
+                    remedy="drop queries and streams that have ended, or use fewer columns",
+                    reason="state",
+                )
 
     def _leaving(self, processor: ProcessorId) -> Leaving:
         specs = self._catalog.specs.durable.values()
@@ -135,7 +160,7 @@ class Assignments:
             map=query.coordinator.map,
             split_hosts=query.coordinator.split_hosts,
             phase=Phase.PAUSED if waits else spec.phase,
-            disk=replace(spec.disk, allowed=policy(spec.policy).spills_locally),
+            disk=replace(query.disk, allowed=policy(spec.policy).spills_locally),
             spill=spec.spill,
             results=spec.results,
             counting=spec.counting,
@@ -144,3 +169,8 @@ class Assignments:
             run=spec.run,
             log=spec.log_of(processor),
         )
+
+
+def _by_age(spec: Spec) -> tuple[float, QueryName]:
+    """Memory that is short stays with those who came first."""
+    return spec.created_s, spec.name

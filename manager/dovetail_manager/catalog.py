@@ -15,13 +15,14 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from dovetail_proto.assignment import DiskSettings, Phase
+from dovetail_manager.cleanups import CleanupRecord, CleanupState
+from dovetail_proto.assignment import Phase
 from dovetail_proto.errors import ConfigError, Domain, DovetailError, Refusal
 from dovetail_proto.ids import LogName, ProcessorId, QueryName, StreamName
 from dovetail_proto.messages import QueryLoad, Stage
@@ -103,7 +104,6 @@ class Spec:
     name: QueryName
     plan: QueryPlan
     policy: str
-    disk: DiskSettings  # `allowed` follows from the policy
     created_s: float
     phase: Phase = Phase.RUNNING
     spill: str | None = None
@@ -114,6 +114,8 @@ class Spec:
     instances: tuple[Instance, ...] = ()  # of those who left; of all, once it has ended
     settled: bool = False  # it has failed, and everyone has dropped it
     kept: tuple[KeptLog, ...] = ()  # oldest first
+    cleanup: CleanupRecord | None = None  # the latest one
+    discarded: bool = False  # what it wrote is being removed; then it is dropped
 
     @property
     def key(self) -> str:
@@ -124,6 +126,11 @@ class Spec:
     def run(self) -> str:
         """Tells this submission from every other one, also of the same name."""
         return f"{self.name}-{int(self.created_s * 1e6)}"
+
+    @property
+    def cleaning(self) -> bool:
+        """Whether a clean-up is under way."""
+        return self.cleanup is not None and self.cleanup.state is CleanupState.RUNNING
 
     @property
     def has_logs(self) -> bool:
@@ -151,9 +158,33 @@ class Spec:
         return replace(self, kept=tuple(kept))
 
     def with_instances(self, instances: tuple[Instance, ...]) -> Spec:
-        """The spec with newer reports; those of the same incarnation are replaced."""
+        """The spec with newer reports; those of the same incarnation are replaced.
+
+        Of a processor that left and came back again and again a few are kept, whatever their
+        number was: sums of what it reported long ago, and what it reported last.
+        """
         merged = {(i.processor, i.incarnation): i for i in (*self.instances, *instances)}
-        return replace(self, instances=tuple(merged[k] for k in sorted(merged)))
+        kept: list[Instance] = []
+        for key in sorted(merged):
+            one = merged[key]
+            for writing in (False, True):
+                old = [i for i in kept if i.processor == one.processor and self._old(i, writing)]
+                if len(old) > 1:
+                    kept = [i for i in kept if i not in old]
+                    kept.append(Instance(one.processor, old[-1].incarnation, _summed(old)))
+            kept.append(one)
+        return replace(
+            self, instances=tuple(sorted(kept, key=lambda i: (i.processor, i.incarnation)))
+        )
+
+    def _old(self, instance: Instance, writing: bool) -> bool:
+        """Whether a report may become part of a sum of those that `writes` says the same of.
+
+        What tells of results in a log that is being written stays by itself.
+        """
+        return self.writes(instance) == writing and not (
+            writing and self.has_logs and instance.load.results
+        )
 
     def to_json(self) -> str:
         """The record."""
@@ -162,7 +193,6 @@ class Spec:
                 "name": self.name,
                 "plan": self.plan.to_json(),
                 "policy": self.policy,
-                "disk": asdict(self.disk),
                 "created_s": self.created_s,
                 "phase": self.phase,
                 "spill": self.spill,
@@ -173,6 +203,8 @@ class Spec:
                 "instances": [[i.processor, i.incarnation, asdict(i.load)] for i in self.instances],
                 "settled": self.settled,
                 "kept": [asdict(k) for k in self.kept],
+                "cleanup": self.cleanup and asdict(self.cleanup),
+                "discarded": self.discarded,
             }
         )
 
@@ -190,6 +222,15 @@ class Totals:
     spilled_groups: int
     queued_bytes: int
     rows_in: tuple[int, ...]
+
+
+def _summed(instances: list[Instance]) -> QueryLoad:
+    """What several incarnations of a processor reported, as one report: the last, with sums."""
+    last = instances[-1].load
+    inputs = max(len(i.load.rows_in) for i in instances)
+    summed = totals(inputs, tuple(instances))
+    sums = {f.name: getattr(summed, f.name) for f in fields(Totals)}
+    return replace(last, **sums)
 
 
 def totals(inputs: int, instances: tuple[Instance, ...]) -> Totals:
@@ -300,7 +341,6 @@ def spec_from_json(text: str) -> Spec:
             name=QueryName(raw["name"]),
             plan=plan_from_json(raw["plan"]),
             policy=raw["policy"],
-            disk=DiskSettings(**raw["disk"]),
             created_s=float(raw["created_s"]),
             phase=Phase(raw["phase"]),
             spill=raw["spill"],
@@ -313,15 +353,19 @@ def spec_from_json(text: str) -> Spec:
             ),
             settled=bool(raw["settled"]),
             kept=tuple(KeptLog(**k) for k in raw["kept"]),
+            discarded=bool(raw.get("discarded")),
+            cleanup=_cleanup(found) if (found := raw.get("cleanup")) else None,
         )
     except (KeyError, TypeError, ValueError, DovetailError) as e:
         raise _damaged("query", e) from e
 
 
-def _load(fields: dict[str, Any]) -> QueryLoad:
-    return QueryLoad(
-        **{**fields, "rows_in": tuple(fields["rows_in"]), "stage": Stage(fields["stage"])}
-    )
+def _load(raw: dict[str, Any]) -> QueryLoad:
+    return QueryLoad(**{**raw, "rows_in": tuple(raw["rows_in"]), "stage": Stage(raw["stage"])})
+
+
+def _cleanup(fields: dict[str, Any]) -> CleanupRecord:
+    return CleanupRecord(**{**fields, "state": CleanupState(fields["state"])})
 
 
 def _damaged(kind: str, error: Exception) -> ConfigError:

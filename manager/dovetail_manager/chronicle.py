@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from itertools import takewhile
 
 from dovetail_manager.adaptation.admission import Record
 from dovetail_manager.adaptation.snapshot import MoveState, Nothing, PushState
@@ -118,7 +119,8 @@ class _Saved:
     """How far a query's decisions are in the history."""
 
     number: int = 0  # of the newest record there
-    repeated: int = 0  # its count there
+    counts: dict[int, int] = field(default_factory=dict)
+    """Of records that may be repeated yet, by their numbers: their counts there."""
     at_s: float = float("-inf")  # when it was put there
 
 
@@ -139,18 +141,18 @@ class Decisions:
         history = query.admission.history
         if not history:
             return [], None
-        newest = history[-1]
-        known = newest.number == saved.number
-        if known and (newest.repeated == saved.repeated or now_s < saved.at_s + REPEATS_S):
+        idle = list(takewhile(lambda r: isinstance(r.decision, Nothing), reversed(history)))
+        counts = {r.number: r.repeated for r in idle}
+        known = history[-1].number == saved.number
+        if known and (counts == saved.counts or now_s < saved.at_s + REPEATS_S):
             return [], None
-        # The one that was newest may have been repeated since: it is amended.
-        fresh: list[Record] = []
-        for record in reversed(history):
-            if record.number < saved.number:
-                break
-            fresh.append(record)
-        made = [r for r in reversed(fresh) if r.number > saved.number]
-        self._saved[query.name] = _Saved(newest.number, newest.repeated, now_s)
+        fresh = [
+            r
+            for r in history
+            if r.number > saved.number or saved.counts.get(r.number, r.repeated) != r.repeated
+        ]
+        made = [r for r in fresh if r.number > saved.number]
+        self._saved[query.name] = _Saved(history[-1].number, counts, now_s)
         texts = {self.number(r): json.dumps(asdict(decision_status(r))) for r in fresh}
         return made, Chronicle(adaptations_history(query.name), texts)
 

@@ -7,6 +7,7 @@ import time
 from collections import deque
 
 from dovetail_proto.admin import Event, Events
+from dovetail_proto.errors import without_credentials
 
 EVENTS_MAX = 10_000
 """What a follower that was away for a while can still read; half a kilobyte each."""
@@ -22,10 +23,11 @@ class EventLog:
         self._closed = False
 
     def add(self, at_s: float, kind: str, **about: str) -> None:
-        """Something happened."""
+        """Something happened; whoever may look may read it."""
+        shown = {name: without_credentials(value) for name, value in about.items()}
         with self._changed:
             self._last += 1
-            self._events.append(Event(self._last, at_s, kind, **about))
+            self._events.append(Event(self._last, at_s, kind, **shown))
             self._changed.notify_all()
 
     def since(self, number: int, wait_s: float = 0.0) -> Events:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from dovetail_manager.adaptation.active_disk import UNKNOWN
 from dovetail_manager.adaptation.snapshot import Nothing
 from dovetail_manager.catalog import Catalog, End, Instance, Spec
 from dovetail_manager.chronicle import (
@@ -27,6 +28,7 @@ from dovetail_manager.chronicle import (
     move_ended,
     moves_history,
 )
+from dovetail_manager.cleanups import CleanupRecord
 from dovetail_manager.membership import IN, Member, MemberState
 from dovetail_manager.moves.journal import Write, move_from_json, move_key
 from dovetail_manager.moves.protocol import Move, MoveEnded, Outcome, Persist, Send, StepDown
@@ -34,8 +36,8 @@ from dovetail_manager.moves.protocol import Phase as MovePhase
 from dovetail_manager.steering import Output, Steering, SteeringSettings
 from dovetail_manager.verbs import Verbs
 from dovetail_proto.assignment import Phase
-from dovetail_proto.ids import Epoch, MoveId, ProcessorId, QueryName
-from dovetail_proto.messages import ControlMessage, Heartbeat, Join, Stage
+from dovetail_proto.ids import Epoch, MoveId, ProcessorId, QueryName, StreamName
+from dovetail_proto.messages import ControlMessage, Heartbeat, Join, Leave, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class Governor(Verbs):
         super().__init__(steering, catalog)
         steering.beside = self._farewell
         steering.free = self._bequeathed
+        steering.rows_left = self._rows_left
+        self._warned: set[QueryName] = set()  # of what active-disk does not know
         self._now_s = 0.0  # of the event that is being handled
 
     @classmethod
@@ -115,7 +119,38 @@ class Governor(Verbs):
             if member and member.state in IN and member.incarnation == m.incarnation:
                 self.assignments.heard(m.processor, m.assigned)
                 out += self._failures(m, now_s)
+        elif isinstance(m, Leave) and m.ends:
+            out += self._give_way(m.processor, now_s)
         return self.effects(out, now_s)
+
+    def _give_way(self, leaver: ProcessorId, now_s: float) -> list[Output]:
+        """A processor ends: what would keep it is unpinned, or closed while its state is there.
+
+        Said again with every heartbeat of the leaver, so that whatever comes up later is seen too.
+        """
+        out: list[Output] = []
+        for spec in list(self.catalog.specs.wanted.values()):
+            if spec.end or spec.phase is Phase.CLOSING:
+                continue
+            if kept := self._kept_at(spec, leaver):
+                why = f"processor {leaver!r} ends, and {kept}"
+                out += self.set_phase(spec.name, Phase.CLOSING, why=why, now_s=now_s)
+            elif pinned := self.steering.queries[spec.name].pinned_at(leaver):
+                out += self.pin(spec.name, pinned, False, now_s=now_s)
+        return out
+
+    def _kept_at(self, spec: Spec, leaver: ProcessorId) -> str:
+        """Why a query cannot go on without a processor that ends; empty if it can."""
+        query = self.steering.queries[spec.name]
+        if not self.steering.membership.staying():
+            return "nobody is left to go on with the query"
+        if stream := self.rehoming.read_from_file(spec, leaver):
+            return f"the query reads stream {stream!r} from a file there"
+        if spec.phase is Phase.PAUSED and query.depends_on(leaver):
+            return "nothing of a paused query can move"
+        if query.finds_no_room(leaver):
+            return "nobody has room for what the query holds there"
+        return ""
 
     def confirmed(self, revision: int, now_s: float) -> list[Effect]:
         """The store has written `revision`."""
@@ -126,13 +161,13 @@ class Governor(Verbs):
         out = self.steering.confirmed(revision, now_s)
         if entry is None:
             return self.effects(out, now_s)
-        before = {n for n, s in self.catalog.specs.durable.items() if _gone(s)}
+        before = {(n, s.discarded) for n, s in self.catalog.specs.durable.items() if _gone(s)}
         concerned = self.catalog.confirmed(entry.puts)
         if concerned or entry.tag[0] in TOLD:
             self.assignments.changed()
         self.rehoming.confirmed(entry.tag, entry.puts)
         for name, spec in self.catalog.specs.durable.items():
-            if _gone(spec) and name not in before:
+            if _gone(spec) and (name, spec.discarded) not in before:
                 self.left[spec.name] = self.assignments.version
         return [*self._told(entry), *self.effects(out, now_s)]
 
@@ -188,6 +223,8 @@ class Governor(Verbs):
             if chronicle is not None:
                 out.append(chronicle)
             for record in made:
+                if isinstance(record.decision, Nothing) and record.decision.kind == UNKNOWN:
+                    out += self._warn(query.name, record.decision.reason)
                 if record.admitted and not isinstance(record.decision, Nothing):
                     told = decision_status(record)
                     text = f"{told.decision}: {told.reason}"
@@ -240,6 +277,24 @@ class Governor(Verbs):
         self.catalog.specs.wanted[spec.name] = ended
         return ended
 
+    def _rows_left(self, name: QueryName) -> tuple[int, tuple[StreamName, ...]]:
+        """Rows that a query's inputs still bring, and the streams of which that is unknown."""
+        rows, unknown = 0, []
+        for i in self.catalog.spec(name).plan.inputs:
+            stream = self.catalog.stream(i.stream)
+            left = self.steering.load.rows_left(stream.name, stream.home)
+            rows += left or 0
+            if left is None:
+                unknown.append(stream.name)
+        return rows, tuple(dict.fromkeys(unknown))
+
+    def _warn(self, name: QueryName, text: str) -> list[Effect]:
+        """Once a query: what its policy does not know."""
+        if name in self._warned:
+            return []
+        self._warned.add(name)
+        return [Happened("query-warned", query=name, text=text)]
+
     def _farewell(self, member: Member) -> dict[str, str | None]:
         """A member has left or died: what it reported is kept, and which queries it took along."""
         puts: dict[str, str | None] = {}
@@ -276,13 +331,19 @@ class Governor(Verbs):
                 home = self.catalog.streams.durable[rest[0]].home
                 return [Happened(what, stream=rest[0], processor=home)]
             case "query-paused" | "query-resumed" | "query-closing":
-                return [Happened(what, query=rest[0])]
+                return [Happened(what, query=rest[0], text=rest[1])]
+            case "cleanup-started" | "cleanup-ended":
+                record = self.catalog.specs.durable[rest[0]].cleanup
+                assert record is not None
+                text = record.master if what == "cleanup-started" else _how_ended(record)
+                return [Happened(what, query=rest[0], text=text)]
             case "submitted" | "closed":
                 return [Happened(f"query-{what}", query=rest[0])]
             case "failed":
                 return [self._failed(rest[0])]
             case "dropped":
                 name = QueryName(rest[0])
+                self._warned.discard(name)
                 histories = (moves_history(name), adaptations_history(name))
                 emptied = [Chronicle(history, {}, keep=0) for history in histories]
                 return [Happened("query-dropped", query=name), *emptied]
@@ -306,6 +367,10 @@ class Governor(Verbs):
     def _failed(self, name: str) -> Happened:
         cause = self.steering.queries[QueryName(name)].cause
         return Happened("query-failed", query=name, text=cause)
+
+
+def _how_ended(record: CleanupRecord) -> str:
+    return f"{record.state}: {record.cause}" if record.cause else str(record.state)
 
 
 def _gone(spec: Spec) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from dovetail_manager.adaptation.snapshot import ProcessorLoad
 from dovetail_manager.membership import Member, MemberState
-from dovetail_proto.ids import ProcessorId, QueryName
+from dovetail_proto.ids import ProcessorId, QueryName, StreamName
 from dovetail_proto.messages import Heartbeat, QueryLoad
 
 RATE_HALF_LIFE_S = 5.0
@@ -69,6 +69,7 @@ class LoadTracker:
                     limit_bytes=member.memory_limit_bytes,
                     used_bytes=heard.used_bytes,
                     held_bytes=heard.load.held_bytes,
+                    state_limit_bytes=heard.load.state_limit_bytes,
                     groups=heard.load.groups,
                     rate=heard.rate,
                     free=member.state is MemberState.ALIVE and not heard.adapting,
@@ -94,12 +95,15 @@ class LoadTracker:
         for key in [k for k in self._heard if k[0] == query]:
             del self._heard[key]
 
-    def query_bytes(self, query: QueryName, expected_bytes: int | None, left_bytes: int) -> int:
-        """M_query: what was told at submission, else held + spilled + what sources still hold."""
-        if expected_bytes is not None:
-            return expected_bytes
-        return left_bytes + sum(
-            h.load.held_bytes + h.load.spilled_bytes
-            for (name, _), h in self._heard.items()
-            if name == query
-        )
+    def rows_left(self, stream: StreamName, home: ProcessorId) -> int | None:
+        """Rows that a stream still brings, as its home knows it; None: unknown."""
+        beat = self.beats.get(home)
+        loads = beat.streams if beat is not None else ()
+        return next((s.rows_left for s in loads if s.stream == stream), None)
+
+    def query_bytes(self, query: QueryName, rows_left: int) -> int:
+        """M_query: state held and pushed so far, and as much per row for the rows still to come."""
+        loads = [h.load for (name, _), h in self._heard.items() if name == query]
+        so_far = sum(load.held_bytes + load.pushed_bytes for load in loads)
+        rows = sum(sum(load.rows_in) for load in loads)
+        return so_far + (rows_left * so_far // rows if rows else 0)

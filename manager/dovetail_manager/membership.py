@@ -11,6 +11,7 @@ an old one cannot replace a newer one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -30,6 +31,10 @@ class MemberState(StrEnum):
 
 IN = (MemberState.ALIVE, MemberState.LEAVING)
 
+GONE_MAX = 1000
+"""Members that left or died and are still known, so that people can see what became of them: a
+processor started anew under another name every ten minutes, for a week."""
+
 
 @dataclass(slots=True)
 class Member:
@@ -46,7 +51,8 @@ class Member:
 
 
 class Membership:
-    """All processors that ever joined. Methods return the members whose state changed."""
+    """All processors that are in, and the newest of those that were. Methods return the members
+    whose state changed."""
 
     def __init__(self, version: str, dead_after_s: float) -> None:
         self.version = version
@@ -130,6 +136,20 @@ class Membership:
             return []
         known.state = MemberState.LEFT
         return [known]
+
+    def forget(self, needed: Callable[[ProcessorId], bool]) -> list[ProcessorId]:
+        """Drop the oldest of those that are gone, but for those that are `needed`; returns them.
+
+        One of them that was only slow is taken in as new if it comes back: nothing that is known
+        here was ever at it.
+        """
+        gone = sorted(
+            (m for m in self.members.values() if m.state not in IN), key=lambda m: m.incarnation
+        )
+        old = [m.processor for m in gone[: max(0, len(gone) - GONE_MAX)] if not needed(m.processor)]
+        for processor in old:
+            del self.members[processor]
+        return old
 
     def heir_of(self, leaver: ProcessorId) -> ProcessorId | None:
         """Who gets the result logs of a member that leaves, if anyone is there."""

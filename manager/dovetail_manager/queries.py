@@ -12,6 +12,7 @@ from dovetail_manager.adaptation.snapshot import ProcessorLoad, PushState
 from dovetail_manager.membership import Member, MemberState
 from dovetail_manager.moves.coordinator import Coordinator
 from dovetail_manager.moves.protocol import Instruction, Move, Outcome
+from dovetail_proto.assignment import DiskSettings
 from dovetail_proto.errors import ConfigError
 from dovetail_proto.ids import (
     GroupId,
@@ -35,6 +36,7 @@ class Query:
     name: QueryName
     policy_name: str
     split_hosts: Mapping[ProcessorId, tuple[SplitId, ...]]  # as decided; durable: coordinator's
+    disk: DiskSettings  # its own θ_m, θ_t and so on; `allowed` follows from the policy
     expected_bytes: int | None  # told at submission; None: estimated
     cause: str = ""  # why it failed; empty while it runs
     closed: bool = False  # it has ended well; its record and map are kept to be looked at
@@ -44,7 +46,8 @@ class Query:
     forced_bytes: int = 0  # as written last; `admission` counts on from it
     stopping: set[ProcessorId] = field(default_factory=set)  # have to drop a failed query yet
     orders: dict[ProcessorId, PushPartitions] = field(default_factory=dict)  # not answered yet
-    drain_failures: dict[ProcessorId, int] = field(default_factory=dict)  # in a row
+    drain_failures: dict[ProcessorId, int] = field(default_factory=dict)
+    """Per leaver: moves in a row that found no room for its groups."""
     coordinator: Coordinator = field(init=False)
     admission: Admission = field(init=False)
 
@@ -80,12 +83,17 @@ class Query:
         self.split_hosts = {p: tuple(sorted(s)) for p, s in hosts.items() if s}
 
     def was_at(self, processor: ProcessorId) -> bool:
-        """Whether `processor` ever owned a group: results and state on disk may be there."""
+        """Whether `processor` owned a group since it came: results and state may be there."""
         return processor in self.coordinator.map_tail.processors
 
     def owns(self, move: str) -> bool:
         """Whether `move` is an open move of this query."""
         return MoveId(move) in self.coordinator.moves
+
+    def void_order(self, processor: ProcessorId) -> None:
+        """Whoever is gone answers no order."""
+        self.orders.pop(processor, None)
+        self.admission.pushed(processor, 0)
 
     def drain(
         self,
@@ -94,13 +102,13 @@ class Query:
         busy: Set[ProcessorId],
         now_s: float,
     ) -> list[Instruction]:
-        """Move a leaving member's groups to the least used one; half as many after a failure."""
+        """Move a leaver's groups to who has the most room; half as many if that is little."""
         owned = self.coordinator.map_tail.groups_of(leaver)
         groups = [GroupId(int(g)) for g in owned if int(g) not in self.pinned]
         takers = [p for p in loads if p.free and p.processor not in busy]
         if leaver in busy or not takers or not groups:
             return []
-        taker = min(takers, key=lambda p: (p.used_bytes, p.processor)).processor
+        taker = min(takers, key=lambda p: (p.used_bytes - p.limit_bytes, p.processor)).processor
         share = max(1, len(groups) >> self.drain_failures.get(leaver, 0))
         return self.coordinator.begin(
             leaver,
@@ -121,13 +129,22 @@ class Query:
         reason = f"{leaver} leaves, and nobody has room for what it holds"
         return PushState(leaver, held_bytes, reason) if held_bytes else None
 
-    def ended(self, move: Move) -> None:
-        """Note how a move went."""
-        if move.outcome is Outcome.ROLLED_BACK:
+    def finds_no_room(self, leaver: ProcessorId) -> bool:
+        """Whether not even one of a leaver's groups finds room, and none may go to disk."""
+        owned = len(self.coordinator.map_tail.groups_of(leaver))
+        failures = self.drain_failures.get(leaver, 0)
+        tried = owned >> max(0, failures - 1)  # by the last move, see `drain`
+        return (
+            owned > 0 and failures > 0 and tried <= 1 and not self.admission.policy.spills_locally
+        )
+
+    def drained(self, move: Move) -> None:
+        """Note how a move of a leaver's groups went; whatever fails but for room is tried again."""
+        if move.outcome is not Outcome.ROLLED_BACK:
+            self.drain_failures.pop(move.sender, None)
+        elif move.no_room:
             failures = self.drain_failures.get(move.sender, 0)
             self.drain_failures[move.sender] = failures + 1
-        else:
-            self.drain_failures.pop(move.sender, None)
 
     def to_json(self) -> str:
         """The record."""
@@ -136,6 +153,7 @@ class Query:
                 "name": self.name,
                 "policy": self.policy_name,
                 "split_hosts": dict(self.split_hosts),
+                "disk": asdict(self.disk),
                 "expected_bytes": self.expected_bytes,
                 "cause": self.cause,
                 "closed": self.closed,
@@ -157,6 +175,7 @@ def query_from_json(text: str) -> Query:
             QueryName(raw["name"]),
             raw["policy"],
             hosts,
+            DiskSettings(**raw["disk"]),
             raw["expected_bytes"],
             cause=raw["cause"],
             closed=raw["closed"],

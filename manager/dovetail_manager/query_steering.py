@@ -7,8 +7,8 @@ at members, messages and time. Everything here returns messages and writes, and 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 
 from dovetail_manager.adaptation.admission import Admission, Record
@@ -27,8 +27,9 @@ from dovetail_manager.moves.journal import Journal, Write, map_key
 from dovetail_manager.moves.protocol import Instruction, Move, MoveEnded, Persist, Send, StepDown
 from dovetail_manager.moves.steps import MoveSettings
 from dovetail_manager.queries import Query
+from dovetail_proto.assignment import DiskSettings
 from dovetail_proto.errors import Domain, Refusal
-from dovetail_proto.ids import Epoch, GroupId, ProcessorId, QueryName, SplitId
+from dovetail_proto.ids import Epoch, GroupId, ProcessorId, QueryName, SplitId, StreamName
 from dovetail_proto.messages import PushPartitions, StopQuery
 from dovetail_proto.partition_map import PartitionMap
 
@@ -53,6 +54,11 @@ class SteeringSettings:
 class QuerySteering:
     """The queries of one manager. In every verb, `also` is written in the same transaction."""
 
+    rows_left: Callable[[QueryName], tuple[int, tuple[StreamName, ...]]] = staticmethod(
+        lambda name: (0, ())
+    )
+    """Rows that a query's inputs still bring, and the streams of which that is unknown."""
+
     def __init__(self, epoch: Epoch, revision: int, settings: SteeringSettings) -> None:
         self.epoch = epoch
         self.settings = settings
@@ -74,6 +80,7 @@ class QuerySteering:
         partitions: int,
         split_hosts: Mapping[ProcessorId, tuple[SplitId, ...]],
         policy_name: str,
+        disk: DiskSettings,
         weights: Sequence[float] | None = None,
         expected_bytes: int | None = None,
         also: Puts | None = None,
@@ -87,9 +94,11 @@ class QuerySteering:
                 remedy="use another name",
                 reason="exists",
             )
-        dealt = distribute(partitions, self.membership.staying(), weights)
+        staying = self.membership.staying()
+        limits = [self.membership.members[p].memory_limit_bytes for p in staying]
+        dealt = distribute(partitions, staying, limits if weights is None else weights)
         known = PartitionMap.initial(name, dealt)
-        raw = Query(name, policy(policy_name).name, split_hosts, expected_bytes)
+        raw = Query(name, policy(policy_name).name, split_hosts, disk, expected_bytes)
         query = self._add(raw, known)
         puts = {map_key(name): known.to_json(), query.key: query.to_json(), **(also or {})}
         return self._outputs([Persist(("submitted", name), puts)], now_s)
@@ -184,12 +193,11 @@ class QuerySteering:
         snapshot = self._snapshot(query, now_s)
         if dry_run:
             return query.admission.preview(snapshot, self._busy()), []
-        before = query.admission.recorded
         out = self._carry_out(
             query, query.admission.decide(snapshot, self._busy(), now=True), now_s
         )
-        made = max(1, query.admission.recorded - before)
-        return list(query.admission.history)[-made:], self._outputs(out, now_s)
+        decided = [r for r in query.admission.history if r.at_s == snapshot.now_s]
+        return decided, self._outputs(out, now_s)
 
     def fail(self, name: QueryName, cause: str, *, also: Puts, now_s: float) -> list[Output]:
         """The query cannot go on: end it everywhere, when that is written down."""
@@ -243,11 +251,14 @@ class QuerySteering:
         return [*out, *self._carry_out(query, admitted, now_s)]
 
     def _snapshot(self, query: Query, now_s: float) -> Snapshot:
+        told = query.expected_bytes
+        rows_left, unknown = self.rows_left(query.name) if told is None else (0, ())
         return Snapshot(
             query=query.name,
             now_s=now_s,
             processors=self.load.loads(query.name, self.membership.alive()),
-            query_bytes=self.load.query_bytes(query.name, query.expected_bytes, 0),
+            query_bytes=self.load.query_bytes(query.name, rows_left) if told is None else told,
+            unknown=unknown,
         )
 
     def _carry_out(
@@ -288,7 +299,8 @@ class QuerySteering:
             settings.moves,
             numbers=self.move_numbers,
         )
-        query.admission = Admission(policy(query.policy_name), settings.adaptation)
+        own = {n: v for n, v in asdict(query.disk).items() if hasattr(settings.adaptation, n)}
+        query.admission = Admission(policy(query.policy_name), replace(settings.adaptation, **own))
         query.admission.forced_bytes = query.forced_bytes
         self.queries[query.name] = query
         return query
@@ -338,6 +350,8 @@ class QuerySteering:
                 out += self.journal.append(instruction)
                 continue
             if isinstance(instruction, MoveEnded):
-                self.queries[instruction.move.query].ended(instruction.move)
+                move = instruction.move
+                if self.membership.members[move.sender].state is MemberState.LEAVING:
+                    self.queries[move.query].drained(move)
             out.append(instruction)
         return out

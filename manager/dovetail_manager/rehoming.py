@@ -58,6 +58,11 @@ class Rehoming:
                 if spec.phase is Phase.PAUSED:
                     raise _kept(f"{reads} and is paused", "resume it first")
 
+    def read_from_file(self, spec: Spec, home: ProcessorId) -> StreamName | None:
+        """A stream that this home reads from a file for the query: others may not have it."""
+        streams = (self._catalog.streams.wanted[i.stream] for i in spec.plan.inputs)
+        return next((s.name for s in streams if s.home == home and s.path is not None), None)
+
     def due(self, now_s: float) -> list[Output]:
         """What can be done now."""
         out: list[Output] = []

@@ -10,6 +10,7 @@ certificates, the store's settings) is looked at before that.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from dataclasses import dataclass, field
@@ -22,10 +23,11 @@ import structlog
 from grpc_health.v1 import health
 
 from dovetail_manager.adaptation.snapshot import AdaptationSettings
-from dovetail_manager.admin.auth import Tokens, refuse_open_bind
+from dovetail_manager.admin.auth import Tokens, peer_refusal, refuse_open_bind
 from dovetail_manager.admin.grpc_face import HEALTH_SERVICE, AdminFace, health_handlers
 from dovetail_manager.admin.grpc_face import SERVICE as ADMIN_SERVICE
 from dovetail_manager.admin.service import AdminService
+from dovetail_manager.cleanups import MASTERS_DEFAULT
 from dovetail_manager.cluster import Cluster
 from dovetail_manager.control_server import SERVICE as CONTROL_SERVICE
 from dovetail_manager.control_server import ControlServer
@@ -33,6 +35,7 @@ from dovetail_manager.moves.steps import MoveSettings
 from dovetail_manager.steering import SteeringSettings
 from dovetail_manager.store import Store, open_store
 from dovetail_proto.errors import ConfigError, DovetailError
+from dovetail_proto.roots import Roots
 from dovetail_proto.transport import Security, start_server
 
 if TYPE_CHECKING:
@@ -61,7 +64,9 @@ class ManagerSettings:
     name: str = field(default_factory=_own_name)  # who holds the office, for people
     security: Security = field(default_factory=Security)  # its token is the admin's
     read_token: str = ""  # lets look, not steer; empty: none
+    spark_masters: tuple[str, ...] = MASTERS_DEFAULT  # where clean-ups may run, the default first
     spill_root: str | None = None  # folder or URI for spill that no submission gives a place
+    roots: tuple[str, ...] = ()  # what callers may name lies below these; see `Roots`
     adaptation: AdaptationSettings = field(default_factory=AdaptationSettings)
     moves: MoveSettings = field(default_factory=MoveSettings)
     sample_s: float = 1.0  # between two looks at the load
@@ -114,19 +119,27 @@ class ManagerServer:
         s = self.settings
         tokens = Tokens(s.security.token, s.read_token)
         refuse_open_bind(_host(s.listen), tokens, s.security)
-        _check_free(s.listen)
+        for address in filter(None, (s.listen, s.rest)):
+            check_free(address)
         self._store = open_store(s.store)
         try:
             office = self._store.claim(s.name)
             self._cluster = Cluster(self._store, office, s.steering())
-            self.admin = AdminService(self._cluster, name=s.name, spill_root=s.spill_root)
+            self.admin = AdminService(
+                self._cluster,
+                name=s.name,
+                spill_root=s.spill_root,
+                roots=Roots(s.roots),
+                spark_masters=s.spark_masters,
+            )
             self._cluster.start()
         except BaseException:
             self._store.close()
             raise
         try:
             self._health, health_calls = health_handlers()
-            self._cluster.on_end = self._health.enter_graceful_shutdown
+            self._cluster.on_end = self._on_end
+            self.admin.cleanups.resume()
             self._server, self._port = start_server(
                 s.listen,
                 s.security,
@@ -136,6 +149,7 @@ class ManagerServer:
                     HEALTH_SERVICE: health_calls,
                 },
                 check=tokens.check,
+                peers=peer_refusal,
                 threads=THREADS,
             )
             if s.rest is not None:
@@ -159,10 +173,15 @@ class ManagerServer:
         """End. Processors go on, and the next manager goes on from the store; twice is no error."""
         if self._rest is not None:
             self._rest.stop()
+        self.admin.cleanups.stop()
         self._cluster.stop()
         if self._server is not None:
             self._server.stop(STOP_GRACE_S).wait()
         self._store.close()
+
+    def _on_end(self) -> None:
+        self._health.enter_graceful_shutdown()
+        self.admin.cleanups.abandon()
 
     def _start_rest(self, address: str, tokens: Tokens) -> None:
         from dovetail_manager.admin.rest import RestSettings, serve
@@ -190,7 +209,7 @@ def _host(address: str) -> str:
     return host
 
 
-def _check_free(address: str) -> None:
+def check_free(address: str) -> None:
     """ConfigError if somebody listens there: a slip must not fence the manager that does."""
     host, port = _host(address).strip("[]"), int(address.rpartition(":")[2])
     try:
@@ -199,6 +218,11 @@ def _check_free(address: str) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(place)
     except (OSError, OverflowError) as e:
+        taken = isinstance(e, OSError) and e.errno == errno.EADDRINUSE
+        why = "another program listens there" if taken else str(e)
         raise ConfigError(
-            f"address {address!r} cannot be listened on: {e}", remedy="choose another port"
+            f"address {address!r} cannot be listened on: {why}",
+            remedy="end the program that listens there, or choose another port; 0 is any"
+            if taken
+            else "choose another address",
         ) from e

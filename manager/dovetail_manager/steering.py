@@ -105,6 +105,9 @@ class Steering(QuerySteering):
         what, *rest = entry.tag
         if what in ("member", "joined", "died"):
             self.unwritten[ProcessorId(rest[0])] -= 1
+            for query in self.queries.values():
+                if map_key(query.name) in entry.puts:
+                    query.coordinator.released()
             out += self._outputs(self._welcome(ProcessorId(rest[0])), now_s)
             for name in rest[1:]:
                 out += self._outputs(self._tell_failure(QueryName(name)), now_s)
@@ -158,7 +161,8 @@ class Steering(QuerySteering):
             if member.state is MemberState.DEAD:
                 out += self._died(member, now_s)
             else:
-                out.append(self._write_member("joined", member))
+                joined = self._write_member("joined", member)
+                out.append(replace(joined, puts={**joined.puts, **self._forget()}))
                 for query in self.queries.values():
                     query.coordinator.regain(member.processor)
         return out or self._welcome(m.processor)
@@ -187,8 +191,28 @@ class Steering(QuerySteering):
 
     def _write_member(self, what: str, member: Member) -> Persist:
         self.unwritten[member.processor] += 1
-        puts = {} if member.state in IN else self.beside(member)
+        puts: Puts = {}
+        if member.state not in IN:
+            puts = {**self.beside(member), **self._release(member)}
         return Persist((what, member.processor), {**_member_puts(member), **puts})
+
+    def _forget(self) -> Puts:
+        """Whoever joins may take the place of one that is long gone and of no account any more."""
+        forgotten = self.membership.forget(self._of_account)
+        for processor in forgotten:
+            del self.unwritten[processor]
+        return {f"member/{processor}": None for processor in forgotten}
+
+    def _of_account(self, processor: ProcessorId) -> bool:
+        return bool(self.unwritten[processor]) or any(
+            q.was_at(processor) or q.depends_on(processor) or processor in q.coordinator.busy()
+            for q in self.queries.values()
+        )
+
+    def _release(self, member: Member) -> Puts:
+        """A member has left: whatever it does when it is back, it brings nothing from before."""
+        running = [q for q in self.queries.values() if not q.over]
+        return {k: t for q in running for k, t in q.coordinator.release(member.processor).items()}
 
     def _died(self, member: Member, now_s: float) -> list[Instruction]:
         """Fail the queries that lost state with it, and write both down in one transaction."""
@@ -204,9 +228,9 @@ class Steering(QuerySteering):
                 puts[query.key] = query.to_json()
                 failed.append(query)
             else:
-                query.orders.pop(member.processor, None)
-                query.admission.pushed(member.processor, 0)
+                query.void_order(member.processor)
                 out += query.coordinator.lose(member.processor, now_s)
+                puts |= query.coordinator.release(member.processor)
         puts |= self.beside(member)
         self.unwritten[member.processor] += 1
         return [Persist(("died", member.processor, *(q.name for q in failed)), puts), *out]
@@ -223,6 +247,8 @@ class Steering(QuerySteering):
         out: list[Instruction] = []
         for member in self.membership.alive():
             if member.state is MemberState.LEAVING and self._may_go(member):
+                for query in self.queries.values():
+                    query.void_order(member.processor)
                 for gone in self.membership.drained(member.processor):
                     out.append(self._write_member("member", gone))
         return out
@@ -244,7 +270,7 @@ class Steering(QuerySteering):
         )
 
     def _leave(self, m: Leave, now_s: float) -> list[Instruction]:
-        for query in self.queries.values():
+        for query in self.queries.values() if not m.ends else ():
             if query.over:
                 continue
             if self.membership.staying() == [m.processor]:

@@ -83,6 +83,8 @@ class StoreWriter:
                 self._stopping.wait(RETRY_S)
                 if isinstance(job, Write):
                     self._failed()
+                elif job.move is not None:  # else its entry would stay in the store for ever
+                    self._todo.put(job)
             except DovetailError as e:
                 self._lost(e)
                 return

@@ -16,13 +16,13 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from dovetail_processor.adaptation.recent_output import RecentOutput
 from dovetail_processor.adaptation.victims import VictimOrder
 from dovetail_processor.expressions import above_join, below_join
 from dovetail_processor.graph import loop
 from dovetail_processor.graph.arc import Arc
 from dovetail_processor.graph.node import Node
 from dovetail_processor.join.state import JoinState
-from dovetail_processor.memory import shares
 from dovetail_processor.operators.deliver import Deliver
 from dovetail_processor.operators.evaluate import Evaluate
 from dovetail_processor.operators.join import Join
@@ -33,6 +33,8 @@ from dovetail_processor.sources import FileSource, ReadAhead
 from dovetail_processor.spill.pusher import Pusher
 from dovetail_processor.spill.relief import DiskRelief, NoRelief
 from dovetail_proto.allocators import keep_lean
+from dovetail_proto.errors import SpillError
+from dovetail_proto.memory import shares
 from dovetail_proto.query import QueryPlan
 from dovetail_proto.spill_format import RunRecord, SpillStore
 
@@ -50,9 +52,10 @@ class EngineSettings:
     memory_bytes: int  # for state, queues and output together
     policy: str = "disk"  # or "none"
     victims: str = VictimOrder.LEAST_PRODUCTIVE.value
-    push_share: float = 0.3
-    spill_threshold: float = 0.8  # θ_m
+    push_fraction: float = 0.3
+    spill_above_ratio: float = 0.8  # θ_m
     inactive_after_s: float = 60.0  # θ_t
+    productivity_half_life_s: float = 0.0  # of P_o; 0: it is a plain sum
     batch_rows: int = 64 << 10
     seed: int = 0
     output: str | None = None  # where the results go, kept in the store's record of the run
@@ -69,6 +72,7 @@ class Progress:
     held_bytes: int  # state, queues and output
     pushes: int
     spilled_bytes: int
+    waits_for: str  # why it stands still: the place for state on disk is full; empty if it does not
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +146,8 @@ class Engine:
         with ExitStack() as on_failure:
             nodes = self._build(on_failure)
             loop.run(nodes, DepthFirst(self._depths), between=self._between)
-            if isinstance(self._relief, DiskRelief):
-                self._relief.push_rest()
+            if self._pusher is not None:
+                self._pusher.push_rest(self._while_waiting)
             totals = self._sink.close()
             summary = self._summary(totals, self._clock() - started)
             self._close_store(summary)
@@ -155,20 +159,23 @@ class Engine:
         bounds, settings, n = self._bounds, self._settings, len(self._plan.inputs)
         self._sink = BackgroundSink(self._outer_sink, bounds.output)
         on_failure.callback(self._sink.abort)
-        self._pusher = None
+        self._pusher: Pusher | None = None
         self._relief: NoRelief | DiskRelief = NoRelief(bounds)
         if settings.policy != "none":
             assert self._store is not None
             self._pusher = Pusher(self._state, self._store, bounds.spill)
-            on_failure.callback(self._pusher.cancel)
+            on_failure.callback(self._pusher.stop)
             self._relief = DiskRelief(
                 self._state,
                 self._pusher,
                 bounds,
-                threshold=settings.spill_threshold,
-                push_share=settings.push_share,
+                spill_above_ratio=settings.spill_above_ratio,
+                push_fraction=settings.push_fraction,
                 victims=VictimOrder(settings.victims),
                 inactive_after_s=settings.inactive_after_s,
+                output=RecentOutput(
+                    self._state.produced, self._state.generation, settings.productivity_half_life_s
+                ),
                 clock=self._clock,
                 seed=settings.seed,
             )
@@ -186,13 +193,31 @@ class Engine:
             self._sources.append(Source(ReadAhead(batches, 1), out))
             on_failure.callback(self._sources[-1].stop)
         below = [Evaluate(e, a, b) for e, a, b in zip(evaluators, read, kept, strict=True)]
-        join = Join(
-            self._state, kept, joined, self._relief, piece_bytes=bounds.output, clock=self._clock
-        )
+        join = Join(self._state, kept, joined, self, piece_bytes=bounds.output, clock=self._clock)
         self._deliver = Deliver(results, self._sink)
         above = Evaluate(above_join(self._plan), joined, results)
         self._depths = [0] * n + [1] * n + [2, 3, 4]
         return [*self._sources, *below, join, above, self._deliver]
+
+    def before_batch(self) -> None:
+        """See Relief."""
+        self._relief.before_batch()
+
+    def now(self) -> None:
+        """See Relief: returns when a push has made room."""
+        self._relief.now()
+        assert self._pusher is not None
+        self._pusher.finish(self._while_waiting)
+
+    def _while_waiting(self) -> None:
+        """Nothing can be done until a push has ended; who does not want to wait for room need not.
+
+        Raises SpillError then.
+        """
+        self._between()
+        assert self._pusher is not None
+        if self._interrupted and (full := self._pusher.no_room):
+            raise SpillError(f"the run was stopped while it waited for room: {full}")
 
     def _between(self) -> None:
         """After every step: note peaks; now and then tell how it goes, and ask whether to stop."""
@@ -216,6 +241,7 @@ class Engine:
                     held_bytes=self._held_bytes(),
                     pushes=self._pusher.pushes if self._pusher else 0,
                     spilled_bytes=self._pusher.spilled_bytes if self._pusher else 0,
+                    waits_for=self._pusher.no_room if self._pusher else "",
                 )
             )
 
@@ -240,11 +266,11 @@ class Engine:
         )
 
     def _close_store(self, summary: RunSummary) -> None:
-        if self._store is None:
+        if self._pusher is None:
             return
         produced = self._state.produced + self._state.produced_before
         groups = produced.nonzero()[0].tolist()
-        self._store.close_run(
+        self._pusher.close_run(
             RunRecord(
                 rows_in=tuple(summary.rows_in),
                 results_run=summary.results,
@@ -252,7 +278,8 @@ class Engine:
                 produced={g: int(produced[g]) for g in groups},
                 interrupted=summary.interrupted,
                 output=self._settings.output,
-            )
+            ),
+            self._while_waiting,
         )
 
 

@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dovetail_proto import cleanups
 from dovetail_proto.query import PARTITIONS_DEFAULT
+
+CLEANUP_BYTES_DEFAULT = cleanups.CLEANUP_BYTES_DEFAULT
+StartCleanup = cleanups.StartCleanup
+CleanupStatus = cleanups.CleanupStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,14 @@ class QueryRef:
 
 
 @dataclass(frozen=True, slots=True)
+class DropQuery:
+    """Forget a query, and remove its result logs and its state on disk unless they are kept."""
+
+    name: str
+    keep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessorRef:
     """A processor by its name."""
 
@@ -49,7 +62,7 @@ class ProcessorRef:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Start a query; `weights` share its groups out, one per processor, none: equally.
+    """Start a query; `weights` share its groups out, one per processor, none: by limits.
 
     Results go to the result log of every processor, or as Parquet files to a folder below
     `results`, or are only counted. Spilled state goes below `spill`, or to the processors' own
@@ -66,9 +79,10 @@ class Submit:
     counting: bool = False
     spill: str = ""
     victims: str = "least-productive"
-    push_share: float = 0.3
-    spill_threshold: float = 0.8  # θ_m
-    inactive_after_s: float = 60.0  # θ_t
+    push_fraction: float | None = None  # this and what follows; None: the manager's setting
+    spill_above_ratio: float | None = None  # θ_m
+    inactive_after_s: float | None = None  # θ_t
+    productivity_half_life_s: float | None = None  # of P_o; 0: it is a plain sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +175,13 @@ class LogStatus:
     name: str
     processor: str  # that writes it, or keeps it since the writer left
     address: str  # where it can be read; empty: the processor is away
+    run: str  # tells it from a log of another query that had the same name
+    rows: int  # that are in it, once the query is closed; 0 until then
 
 
 @dataclass(frozen=True, slots=True)
 class QueryStatus:
-    """A query; `cause` says why it failed, if it did. Counts are sums over `instances`.
+    """A query; `cause` says why it failed, or what it waits for. Counts are sums over `instances`.
 
     `state` is running, paused, closing, closed or failed; `phase` what was last asked for:
     running, paused or closing.
@@ -193,9 +209,14 @@ class QueryStatus:
     results_place: str  # folder; empty: the processors' result logs, or counted only
     counting: bool
     spill: str  # folder; empty: the processors' own data
+    push_fraction: float
+    spill_above_ratio: float  # θ_m
+    inactive_after_s: float  # θ_t
+    productivity_half_life_s: float  # of P_o; 0: it is a plain sum
     created_s: float
     ended_s: float  # when it was closed or failed; 0 until then
     logs: tuple[LogStatus, ...]  # none with `results_place` or `counting`
+    cleanup: tuple[CleanupStatus, ...]  # the latest one, if there was one
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +366,10 @@ EVENT_KINDS = (
     "query-closing",
     "query-closed",
     "query-failed",
+    "query-warned",
     "query-dropped",
+    "cleanup-started",
+    "cleanup-ended",
     "move-begun",
     "move-ended",
     "adaptation-decided",

@@ -54,9 +54,10 @@ class DiskSettings:
 
     allowed: bool  # False: the policy pushes nothing
     victims: str = "least-productive"
-    push_share: float = 0.3
-    threshold: float = 0.8  # θ_m
+    push_fraction: float = 0.3
+    spill_above_ratio: float = 0.8  # θ_m
     inactive_after_s: float = 60.0  # θ_t
+    productivity_half_life_s: float = 0.0  # of P_o; 0: it is a plain sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class QueryTask:
     split_hosts: Mapping[ProcessorId, tuple[SplitId, ...]]
     phase: Phase
     disk: DiskSettings
-    spill: str | None  # folder or URI for `<spill>/<processor>`; None: in the processor's own data
+    spill: str | None  # folder or URI for `<spill>/<processor>`; None: nothing may go to disk
     results: str | None  # folder for Parquet files; None: the result log in the processor's data
     counting: bool = False  # results are only counted and summed; `results` is None then
     settle_s: float = 0.0  # a group that came from elsewhere is not chosen to move for so long
@@ -90,6 +91,15 @@ class Leaving:
 
 
 @dataclass(frozen=True, slots=True)
+class DroppedRun:
+    """A query that is forgotten with what it wrote, but for files in a folder of the user's."""
+
+    query: QueryName
+    run: str
+    spill: str | None  # where its spill stores are; None: it has none
+
+
+@dataclass(frozen=True, slots=True)
 class Assignment:
     """Everything, for one processor."""
 
@@ -99,6 +109,7 @@ class Assignment:
     streams: tuple[StreamTask, ...]
     queries: tuple[QueryTask, ...]
     leaving: Leaving | None = None
+    dropped: tuple[DroppedRun, ...] = ()  # what is here of these goes
 
     def to_json(self) -> str:
         """As text for `Assign`."""
@@ -142,6 +153,7 @@ class Assignment:
                 ],
                 "leaving": self.leaving
                 and {"heir": self.leaving.heir, "runs": dict(self.leaving.runs)},
+                "dropped": [[d.query, d.run, d.spill] for d in self.dropped],
             }
         )
 
@@ -168,6 +180,7 @@ def assignment_from_json(text: str) -> Assignment:
             ),
             tuple(_read_query(q) for q in raw["queries"]),
             raw["leaving"] and _read_leaving(raw["leaving"]),
+            tuple(DroppedRun(QueryName(q), str(run), spill) for q, run, spill in raw["dropped"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException, DovetailError) as e:
         raise Refusal(Domain.MESSAGE, f"not an assignment: {e}") from e

@@ -6,8 +6,21 @@ A message names the thing and its value and what was expected; `remedy` says wha
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Any, ClassVar
+
+HIDDEN = "…"
+"""Stands in a URI for what it carries to be let in."""
+
+_CREDENTIALS = re.compile(
+    r"(?<=://)[^/\s]*@|(?<=[?&])([^=&\s]*(?:secret|password|key|token)[^=&\s]*)=[^&\s'\"]*"
+)
+
+
+def without_credentials(text: str) -> str:
+    """`text` as it may be shown: URIs in it lose what they carry to be let in."""
+    return _CREDENTIALS.sub(lambda m: f"{m[1]}={HIDDEN}" if m[1] else f"{HIDDEN}@", text)
 
 
 class Fault(StrEnum):
@@ -27,9 +40,10 @@ class DovetailError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str, *, remedy: str = "", **details: Any) -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = remedy
+        # Errors travel far: to callers who may only look, to logs, into the store.
+        self.message = without_credentials(message)
+        self.remedy = without_credentials(remedy)
+        super().__init__(self.message)
         self.details = details
 
     def __str__(self) -> str:

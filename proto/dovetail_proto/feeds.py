@@ -66,6 +66,8 @@ class IngestBatch:
     source: str  # chosen by the client, one per feed
     sequence: int  # from 1
     payload: bytes = field(repr=False)  # Arrow IPC stream of one batch
+    rows_left: int | None = None  # rows of the source that follow; None: it does not say
+    over: bool = False  # no batch: all up to `sequence` is acknowledged, and nothing follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class IngestAck:
 
     sequence: int
     rows: int  # of the stream so far
+    readers: int  # queries that have taken the batch in; 0: its rows went nowhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,8 @@ class ReadResults:
     segment: int
     row: int
     follow: bool  # go on when all that is there was sent
+    run: str  # of the query: a log of another run of the same name is another one
+    rows: int  # that are in the log once the query is closed; 0: not known
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from dovetail_proto.errors import Domain, Refusal
 from dovetail_proto.ids import QueryName
 
 SOURCES_MAX = 10_000
-"""Sources whose marks a home keeps; with those of one that long sent nothing, others are kept."""
+"""Sources of a stream that may send a batch again; the next one is refused, unless one of them was
+silent for long enough. A mark takes some hundred bytes, and all of them travel in a handover."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,19 @@ import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from numba import config
+TOLD_ABOVE_BYTES = 30_000
+"""Sources that are shorter are compiled within a second or two, which is not worth a word."""
+
+_before_compiling: Callable[[], None] = lambda: None  # noqa: E731  # see `tell_before_compiling`
+
+
+def tell_before_compiling(tell: Callable[[], None]) -> None:
+    """Have `tell` called when kernels are about to be compiled for the first time."""
+    global _before_compiling  # noqa: PLW0603  # kernels are compiled when they are imported
+    _before_compiling = tell
 
 
 def keep_kernels_of(sources: Iterable[Path]) -> None:
@@ -21,11 +30,17 @@ def keep_kernels_of(sources: Iterable[Path]) -> None:
 
     NUMBA_CACHE_DIR in the environment names another parent folder.
     """
-    digest = hashlib.sha256()
+    from numba import config
+
+    digest, size_bytes = hashlib.sha256(), 0
     for source in sorted(sources):
-        digest.update(source.read_bytes())
+        text = source.read_bytes()
+        digest.update(text)
+        size_bytes += len(text)
     folder = cache_folder() / digest.hexdigest()[:16]
     config.CACHE_DIR = str(folder)
+    if size_bytes > TOLD_ABOVE_BYTES and not folder.exists():
+        _before_compiling()
     with contextlib.suppress(OSError):  # not there yet, or not ours
         os.utime(folder)  # in use: folders that nobody used for long may be removed
 

@@ -191,7 +191,7 @@ class PushPartitions:
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """Processor → manager: order done; `size_bytes` went to disk (0 if nothing could)."""
+    """Processor → manager: order done; `size_bytes` of memory went to disk (0 if none could)."""
 
     query: QueryName
     epoch: Epoch
@@ -241,7 +241,7 @@ class QueryLoad:
     query: QueryName
     groups: int
     held_bytes: int
-    spilled_bytes: int  # pushed by this processor so far
+    spilled_bytes: int  # of files that this processor's pushes wrote so far
     produced: int  # combinations, since the processor started
     rows_in: tuple[int, ...] = ()  # per input: rows that splits here took in; 0 where it has none
     results: int = 0  # rows handed to the sink
@@ -250,8 +250,10 @@ class QueryLoad:
     spilled_groups: int = 0  # groups that this processor pushed at least once
     queued_bytes: int = 0  # on links, in queues and held back
     peak_state_bytes: int = 0
+    pushed_bytes: int = 0  # that pushed groups held in memory
+    state_limit_bytes: int = 0  # what the memory limit leaves for this query's state
     stage: Stage = Stage.RUNNING
-    cause: str = ""  # why it failed; empty otherwise
+    cause: str = ""  # why it failed, or what it waits for while it runs; empty otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +264,7 @@ class StreamLoad:
     rows: int
     ended: bool  # nothing will come any more, and all that came is routed
     handover: str = ""  # what its next home has to know, once all that came here is joined
+    rows_left: int | None = None  # still to come, as far as files and sources told; None: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +281,7 @@ class Heartbeat:
     rss_bytes: int = 0
     peak_rss_bytes: int = 0
     cpu_share: float = 0.0  # of one core, since the last heartbeat
+    room_bytes: int | None = None  # what a further query could get; None: not said
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,12 +310,14 @@ class Assign:
 class Leave:
     """Processor → manager: move my groups and streams away, then let me go.
 
-    `heir` has all of its result logs, as far as they were to be handed over; empty until then.
+    `heir` has all of its result logs, as far as they were to be handed over; empty until then. One
+    that `ends` was told so by its machine and cannot be refused: what keeps it has to give way.
     """
 
     processor: ProcessorId
     incarnation: int
     heir: str = ""
+    ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)

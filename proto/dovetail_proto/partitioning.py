@@ -24,10 +24,13 @@ from numpy.typing import NDArray
 from dovetail_proto.columns import bytes_view, fixed_view, validity, word_view
 from dovetail_proto.errors import QueryError
 from dovetail_proto.kernel_cache import keep_kernels_of
+from dovetail_proto.key_casts import as_key_type
 
 keep_kernels_of([Path(__file__)])
 
 _DECIMAL128_DIGITS = 38
+_DECIMAL256_DIGITS = 76
+_CAST = "cast one side in the query"
 _INT_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}  # decimal digits that hold any integer of that width
 
 
@@ -59,12 +62,12 @@ def common_key_type(types: Sequence[pa.DataType]) -> pa.DataType:
 
 def canonical_keys(columns: Sequence[pa.Array], key_types: Sequence[pa.DataType]) -> Keys:
     """Hash the key whose parts are `columns`, each compared as its `key_types`."""
+    parts = [as_key_type(c, t) for c, t in zip(columns, key_types, strict=True)]
     valid: NDArray[np.bool_] | None = None
-    for column in columns:
-        mask = validity(column)
+    for part in parts:
+        mask = validity(part)
         if mask is not None:
             valid = mask if valid is None else valid & mask
-    parts = [_as_type(c, t) for c, t in zip(columns, key_types, strict=True)]
     if is_bijective(key_types):
         return Keys(_mix_words(_words(parts[0])), valid, None, None)
     offsets, data = _key_bytes(parts)
@@ -123,10 +126,12 @@ def _widen(a: pa.DataType, b: pa.DataType) -> pa.DataType:
             units = [t.unit for t in (a, b) if pa.types.is_timestamp(t)]
             unit = max(units, key=["s", "ms", "us", "ns"].index)
             return pa.timestamp(unit, next(t.tz for t in (a, b) if pa.types.is_timestamp(t)))
-    raise QueryError(f"keys of types {a} and {b} cannot be compared", remedy="cast one side")
+    raise QueryError(f"keys of types {a} and {b} cannot be compared", remedy=_CAST)
 
 
 def _widen_numbers(a: pa.DataType, b: pa.DataType) -> pa.DataType:
+    if undefined := _undefined(a, b):
+        raise QueryError(f"keys of types {a} and {b} cannot be compared: {undefined}", remedy=_CAST)
     if pa.types.is_floating(a) or pa.types.is_floating(b):
         return pa.float64() if pa.float64() in (a, b) else pa.float32()
     if pa.types.is_decimal(a) or pa.types.is_decimal(b):
@@ -134,6 +139,11 @@ def _widen_numbers(a: pa.DataType, b: pa.DataType) -> pa.DataType:
         digits = max(_integer_digits(a), _integer_digits(b)) + scale
         if digits <= _DECIMAL128_DIGITS:
             return pa.decimal128(digits, scale)
+        if digits > _DECIMAL256_DIGITS:
+            raise QueryError(
+                f"keys of types {a} and {b} cannot be compared: it would take {digits} digits",
+                remedy=_CAST,
+            )
         return pa.decimal256(digits, scale)
     a, b = (pa.int8() if pa.types.is_boolean(t) else t for t in (a, b))
     if pa.types.is_signed_integer(a) == pa.types.is_signed_integer(b):
@@ -143,6 +153,18 @@ def _widen_numbers(a: pa.DataType, b: pa.DataType) -> pa.DataType:
     if bits > 64:
         return pa.decimal128(_DECIMAL128_DIGITS, 0)
     return {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[bits]
+
+
+def _undefined(a: pa.DataType, b: pa.DataType) -> str:
+    """Why SQL does not say how the two compare; empty if it does."""
+    for t, other in ((a, b), (b, a)):
+        if not pa.types.is_decimal(t):
+            continue
+        if pa.types.is_floating(other) and (t.bit_width > 128 or t.scale < 0):
+            return f"to which float a {t} is rounded is not defined"
+        if pa.types.is_boolean(other) and t.scale == _DECIMAL128_DIGITS:
+            return "true is no value of the decimal"
+    return ""
 
 
 def _is_number(t: pa.DataType) -> bool:
@@ -165,23 +187,11 @@ def _scale_of(t: pa.DataType) -> int:
 def _integer_digits(t: pa.DataType) -> int:
     if pa.types.is_decimal(t):
         return int(t.precision - t.scale)
-    return 1 if pa.types.is_boolean(t) else _INT_DIGITS[t.bit_width]
+    return _INT_DIGITS[8 if pa.types.is_boolean(t) else t.bit_width]
 
 
 def _fits_word(t: pa.DataType) -> bool:
     return not (pa.types.is_decimal(t) or pa.types.is_string(t) or pa.types.is_binary(t))
-
-
-def _as_type(column: pa.Array, t: pa.DataType) -> pa.Array:
-    """`column` in the key's type; comparing floats with wider integers rounds, as in DuckDB."""
-    if column.type == t:
-        return column
-    lossy = pa.types.is_floating(t)
-    if lossy and pa.types.is_decimal(column.type):
-        column = pc.cast(column, pa.float64())
-    if pa.types.is_fixed_size_binary(column.type) and pa.types.is_binary(t):
-        return pc.cast(pc.cast(column, pa.large_binary()), t)
-    return pc.cast(column, t, safe=not lossy)
 
 
 def _words(column: pa.Array) -> NDArray[np.uint64]:

@@ -30,8 +30,10 @@ PLAN_VERSION = 1
 PARTITIONS_DEFAULT = 300
 """S4 3.4: far more groups than machines, so that a group is a small unit to push or move."""
 
-PARTITIONS_MAX = 1 << 20
-"""A group costs about 200 bytes of counters even when empty: 200 MB at this bound."""
+PARTITIONS_MAX = 1 << 16
+"""65 groups for each of a thousand processors. A message that names every group and its owner takes
+some megabytes (`wire.control.ENVELOPE_BYTES_MAX`), and two inputs need 400 MB of memory for so many
+groups at their smallest."""
 
 INPUTS_MAX = 64
 """An index slot holds one 4-byte chain head per input and must fit an index page many times."""

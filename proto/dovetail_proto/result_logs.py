@@ -31,6 +31,8 @@ def logs_to_read(query: QueryStatus, chosen: Collection[str] | None) -> Logs:
             reason="unknown",
         )
     logs = [log for name, log in known.items() if chosen is None or name in chosen]
+    if query.state == "closed":
+        logs = [log for log in logs if log.rows]  # nobody need have the others
     return logs, query.state in ("closed", "failed")
 
 
@@ -38,5 +40,9 @@ def away(query: str, log: LogStatus) -> Unreachable:
     """The error if a log has no address."""
     return Unreachable(
         f"processor {log.processor!r}, which has log {log.name!r} of query {query!r}, is away",
-        remedy="name the logs to read, without it",
+        remedy=f"start it again with the data folder that it had, or {READ_OTHERS}",
     )
+
+
+READ_OTHERS = "read the other logs alone: name them (--log, `logs=` in Python, ?log= over REST)"
+"""What to do where one log cannot be read."""

@@ -56,6 +56,11 @@ class Security:
     key: Path | None = None
     mutual: bool = False  # servers ask callers for a certificate
 
+    @property
+    def by_certificate(self) -> bool:
+        """Whether a server knows what a caller may do by its certificate alone."""
+        return self.mutual and self.certificate is not None and not self.token
+
 
 def open_channel(address: str, security: Security) -> grpc.Channel:
     """A channel to a server; it connects when first used, and again whenever it must."""
@@ -89,9 +94,14 @@ def one_token(token: str) -> Check:
     return check
 
 
+PeerCheck = Callable[[str, str], DovetailError | None]
+"""(method, common name of the caller's certificate) → why the call is refused, or None."""
+
+
 class _Gate(grpc.ServerInterceptor):  # type: ignore[misc] # grpc has no types here
-    def __init__(self, check: Check) -> None:
+    def __init__(self, check: Check, peers: PeerCheck | None) -> None:
         self._check = check
+        self._peers = peers
 
     def intercept_service(
         self, continuation: Callable[[Any], Any], details: grpc.HandlerCallDetails
@@ -99,21 +109,33 @@ class _Gate(grpc.ServerInterceptor):  # type: ignore[misc] # grpc has no types h
         sent = dict(details.invocation_metadata).get("authorization", "")
         refused = self._check(details.method, sent.removeprefix("Bearer "))
         handler = continuation(details)
-        if refused is None or handler is None:
+        if handler is None or (refused is None and self._peers is None):
             return handler
+        kinds = {
+            (False, False): ("unary_unary", grpc.unary_unary_rpc_method_handler),
+            (False, True): ("unary_stream", grpc.unary_stream_rpc_method_handler),
+            (True, False): ("stream_unary", grpc.stream_unary_rpc_method_handler),
+            (True, True): ("stream_stream", grpc.stream_stream_rpc_method_handler),
+        }
+        kind, make = kinds[handler.request_streaming, handler.response_streaming]
+        served = getattr(handler, kind)
 
-        def refuse(_: Any, context: grpc.ServicerContext) -> None:
-            known = isinstance(refused, errors.Forbidden)
-            status = grpc.StatusCode
-            abort(context, refused, status.PERMISSION_DENIED if known else status.UNAUTHENTICATED)
+        def guarded(request: Any, context: grpc.ServicerContext) -> Any:
+            why = refused
+            if why is None and self._peers is not None:
+                why = self._peers(details.method, _common_name(context))
+            if why is not None:
+                known = isinstance(why, errors.Forbidden)
+                status = grpc.StatusCode
+                abort(context, why, status.PERMISSION_DENIED if known else status.UNAUTHENTICATED)
+            return served(request, context)
 
-        if handler.request_streaming and handler.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(refuse)
-        if handler.request_streaming:
-            return grpc.stream_unary_rpc_method_handler(refuse)
-        if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(refuse)
-        return grpc.unary_unary_rpc_method_handler(refuse)
+        return make(guarded, handler.request_deserializer, handler.response_serializer)
+
+
+def _common_name(context: grpc.ServicerContext) -> str:
+    shown: Mapping[str, Sequence[bytes]] = context.auth_context()
+    return next((n.decode("utf-8", "replace") for n in shown.get("x509_common_name", ())), "")
 
 
 def start_server(
@@ -122,16 +144,20 @@ def start_server(
     services: Mapping[str, Mapping[str, grpc.RpcMethodHandler]],
     *,
     check: Check | None = None,
+    peers: PeerCheck | None = None,
     threads: int = 64,
     others: Iterable[grpc.GenericRpcHandler] = (),
 ) -> tuple[grpc.Server, int]:
     """A running server of `services` (name → method → handler) and the port it got.
 
-    ConfigError if the address cannot be had. A streaming call occupies one of `threads`.
+    ConfigError if the address cannot be had. A streaming call occupies one of `threads`. `peers`
+    counts where certificates are all that callers show (`Security.by_certificate`).
     """
     server = grpc.server(
         ThreadPoolExecutor(threads, thread_name_prefix="grpc"),
-        interceptors=[_Gate(check or one_token(security.token))],
+        interceptors=[
+            _Gate(check or one_token(security.token), peers if security.by_certificate else None)
+        ],
         options=OPTIONS,
     )
     handlers = [grpc.method_handlers_generic_handler(n, dict(h)) for n, h in services.items()]

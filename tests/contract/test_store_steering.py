@@ -15,6 +15,7 @@ from dovetail_manager.moves.journal import Write, map_key
 from dovetail_manager.steering import Output, Steering, SteeringSettings
 from dovetail_manager.store import Store, open_store
 from dovetail_manager.store.errors import Fenced, StaleWrite
+from dovetail_proto.assignment import DiskSettings
 from dovetail_proto.ids import Epoch, GroupId, ProcessorId, QueryName, SplitId
 from dovetail_proto.messages import Join
 from dovetail_proto.partition_map import map_from_json
@@ -121,7 +122,12 @@ def test_a_restarted_manager_resumes_from_the_store(opened: Opened) -> None:
         outputs += steering.handle(processor, Join(processor, 1, "1", 100), 0.0)
     hosts = {A: (SplitId("q/0"),), B: (SplitId("q/1"),)}
     outputs += steering.submit(
-        Q, partitions=6, split_hosts=hosts, policy_name="lazy-disk", now_s=0.0
+        Q,
+        partitions=6,
+        split_hosts=hosts,
+        policy_name="lazy-disk",
+        disk=DiskSettings(True),
+        now_s=0.0,
     )
     carry_out(first, steering, outputs)
     known = steering.queries[Q].coordinator.map

@@ -239,7 +239,8 @@ def test_an_output_place_that_cannot_be_made_is_refused(bench: Bench) -> None:
     ("flags", "text"),
     [
         (("--memory", "lots"), r"--memory: 'lots' is not a size"),
-        (("--push", "200%"), r"--push"),
+        (("--push-fraction", "200%"), r"--push-fraction"),
+        (("--productivity-half-life-s", "-1"), r"--productivity-half-life-s"),
         (("--victims", "unlucky"), r"--victims"),
         (("--policy", "hope"), r"--policy"),
         (("--cleanup", "never"), r"--cleanup"),

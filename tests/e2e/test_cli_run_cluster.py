@@ -36,7 +36,7 @@ def test_two_processors_give_the_exact_join(query: Path, tmp_path: Path) -> None
     assert report["rows_in"] == {n: t.num_rows for n, t in TABLES.items()}
     assert report["memory_limit_bytes"] == [64_000_000] * 2
     assert len(report["peak_rss_bytes"]) == len(report["peak_state_bytes"]) == 2
-    assert {p.name for p in (out / "phase=run").iterdir()} == {
+    assert {p.name for p in (out / "phase=run").glob("[!.]*")} == {
         "prices-p1-00000.parquet",
         "prices-p2-00000.parquet",
     }
@@ -60,6 +60,31 @@ def test_three_processors_with_too_little_memory_give_the_exact_join(
     assert compare(out, SQL, TABLES).equal
     again = dovetail("owed", spill, "--json")
     assert again.json["owed"] >= report["results_cleanup"]
+
+
+def test_a_clean_up_without_all_stores_of_a_run_names_the_missing_one(
+    query: Path, tmp_path: Path
+) -> None:
+    """One of two stores given, or a folder that was not shared: results would be missing."""
+    out, spill = tmp_path / "out", tmp_path / "spill"
+    inputs = write_all(TABLES, tmp_path, "parquet")
+    done = dovetail(
+        *("run", query, *inputs, "--output", out, "--spill-dir", spill, "--processors", "2"),
+        *("--memory", "3MB", "--partitions", "40", "--cleanup", "none", "--json"),
+    )
+    assert done.code == 0, done.err
+    for command in (("cleanup", "--on", "local"), ("owed",)):
+        alone = dovetail(*command, spill / "p1")
+        assert alone.code == 6, alone.err
+        assert "the spill store of processor 'p2' is missing" in alone.err
+        assert "bring its store beside the others" in alone.err
+    (spill / "p2").rename(tmp_path / "elsewhere")
+    left = dovetail("cleanup", spill, "--on", "local")
+    assert (left.code, "'p2' is missing" in left.err) == (6, True), left.err
+    assert not (out / "phase=cleanup").exists()
+    both = dovetail("cleanup", tmp_path / "elsewhere", spill / "p1", "--on", "local", "--json")
+    assert both.code == 0, both.err
+    assert compare(out, SQL, TABLES).equal
 
 
 def test_a_query_that_fails_on_a_processor_says_why_and_leaves_nothing(

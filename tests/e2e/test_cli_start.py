@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -66,6 +67,50 @@ def test_doctor_names_a_kernel_cache_that_cannot_be_written(tmp_path: Path) -> N
     done = dovetail("doctor", environment={"NUMBA_CACHE_DIR": str(tmp_path / "file" / "cache")})
     assert done.code == 1
     assert "NUMBA_CACHE_DIR" in done.out
+
+
+def test_kernels_are_compiled_after_the_input_was_looked_at_and_with_a_word(tmp_path: Path) -> None:
+    """On a new installation the first command compiles them, for half a minute."""
+    cold = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    pq.write_table(pa.table({"k": [1, 2]}), tmp_path / "there.parquet")
+    sql = "SELECT a.k FROM a JOIN b ON a.k = b.k"
+    flags = ["--input", "a=there.parquet", "--output", "none", "--cleanup", "none"]
+    for path, problem in (("gone.parquet", "no such file"), ("there.parquet --partitions=0", "")):
+        words = ["run", sql, *flags, "--input", *f"b={path}".split()]
+        done = dovetail(*words, cwd=tmp_path, environment=cold)
+        assert done.code != 0
+        assert problem in done.err
+        assert "compiling" not in done.err
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dovetail", "run", sql, *flags, "--input", "b=there.parquet"],
+        cwd=tmp_path,
+        env={**os.environ, **cold},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("compiling the join's kernels")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_query_may_be_typed_where_its_file_would_be_named(tmp_path: Path) -> None:
+    """A file that exists is a file; what does not begin as SQL does was meant for one."""
+    pq.write_table(pa.table({"k": [1, 2, 2]}), tmp_path / "t.parquet")
+    sql = "select a.k from t a join t b on a.k = b.k"
+    (tmp_path / "good.sql").write_text(sql)
+    (tmp_path / "select one").write_text(sql)
+    flags = ["--input", "t=t.parquet", "--output", "none", "--cleanup", "none", "--json"]
+    for query, name in ((sql, "query"), ("good.sql", "good"), ("select one", "select_one")):
+        done = dovetail("run", query, *flags, cwd=tmp_path)
+        assert done.code == 0, done.err
+        assert (done.json["query"], done.json["results_run"]) == (name, 5)
+    slip = dovetail("run", "god.sql", *flags, cwd=tmp_path).json["error"]
+    assert slip["message"] == "query file 'god.sql' does not exist"
+    assert "did you mean 'good.sql'?" in slip["remedy"]
+    assert "the SQL itself" in slip["remedy"]
 
 
 def test_generated_streams_join_as_the_generator_says(tmp_path: Path) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -17,44 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from dovetail import DovetailError, connect
-from dovetail.cli import run_command
-from kit.cli import TIMEOUT_S_MAX, Finished, dovetail
+from kit.cli import TIMEOUT_S_MAX, Folder, dovetail
 from kit.clusters import gone, same_bag
 from kit.trades import SQL, streams, write_all
 
 TABLES = streams()
 UP = ("up", "--processors", "2", "--memory", "64MB", "--listen", "127.0.0.1:0")
 PORT = ("--rest", "127.0.0.1:0")
-
-
-class Folder:
-    """A working folder with streams, a query and a cluster of its own."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __call__(self, *words: str, stdin: str = "") -> Finished:
-        """Run a command in it."""
-        return dovetail(*words, cwd=self.path, stdin=stdin)
-
-    def json(self, *words: str) -> Any:
-        """What a command that succeeds says with --json."""
-        done = self(*words, "--json")
-        assert done.code == 0, (words, done.err)
-        return done.json
-
-    def inside(self, *words: str) -> Finished:
-        """A command in this process: the same, without the second that a start takes."""
-        out, err = io.StringIO(), io.StringIO()
-        with chdir(self.path), redirect_stdout(out), redirect_stderr(err):
-            code = run_command(words)
-        return Finished(code, out.getvalue(), err.getvalue())
-
-    def quick_json(self, *words: str) -> Any:
-        """As `json`, inside."""
-        done = self.inside(*words, "--json")
-        assert done.code == 0, (words, done.err)
-        return done.json
 
 
 @pytest.fixture(scope="module")

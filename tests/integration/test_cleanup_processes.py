@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import patch
@@ -223,12 +224,15 @@ def large_store(root: Path, rows: int) -> SpillStore:
     schema = pa.schema([("k", pa.int64()), ("a", pa.float64()), ("s", pa.string())])
     store = SpillStore.create(str(root), make_plan([schema, schema], partitions=2))
     rng = np.random.default_rng(0)
+    produced: Counter[int] = Counter()
     for generation in range(3):
         writer = store.begin_push()
+        counts = [Counter[int](), Counter[int]()]  # rows by key, per input
         parts: list[list[pa.Table]] = []
         for i in range(2):
             keys = rng.integers(0, 3 * rows, rows)
             keys[:: 10 if i == 0 else 40_000] = 77
+            counts[i].update(keys.tolist())
             hashes = canonical_keys([pa.array(keys)], [pa.int64()]).hashes
             order = np.argsort(hashes, kind="stable")
             text = pa.array(np.char.add("x" * 44, keys[order].astype("U8")))
@@ -243,7 +247,11 @@ def large_store(root: Path, rows: int) -> SpillStore:
             bounds = [tuple(parts[i][group][1].tolist()) for i in range(2)]
             writer.write_group(group, generation, tables, bounds)
         writer.commit()
-    store.close_run(RunRecord((3 * rows, 3 * rows), 0, 0))
+        both = sorted(counts[0].keys() & counts[1].keys())
+        hashes = canonical_keys([pa.array(both)], [pa.int64()]).hashes
+        for key, group in zip(both, partition_ids(hashes, 2).tolist(), strict=True):
+            produced[group] += counts[0][key] * counts[1][key]
+    store.close_run(RunRecord((3 * rows, 3 * rows), 0, 0, produced))
     return store
 
 

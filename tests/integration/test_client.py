@@ -25,7 +25,7 @@ WAIT_S = 60.0
 @pytest.fixture(scope="module")
 def local() -> Iterator[LocalCluster]:
     """One cluster for all tests of this file; each uses names of its own."""
-    with small_cluster() as made:
+    with small_cluster(memory_bytes=512_000_000) as made:  # many queries run side by side
         yield made
 
 

@@ -27,6 +27,7 @@ class Home:
 
     def __init__(self, break_after: list[int], *, forget_ack: bool = False) -> None:
         self.taken: list[int] = []  # first value of each batch
+        self.over: list[int] = []  # last sequences of sources that said that they are over
         self.calls = 0
         self._break_after = break_after
         self._forget_ack = forget_ack
@@ -46,6 +47,9 @@ class Home:
         left = self._break_after.pop(0) if self._break_after else None
         for data in requests:
             sent = decode(IngestBatch, data)
+            if sent.over:
+                self.over.append(sent.sequence)
+                continue
             with pa.ipc.open_stream(sent.payload) as reader:
                 value = reader.read_next_batch().column(0)[0].as_py()
             if value == -1:
@@ -59,7 +63,7 @@ class Home:
                 left -= 1
                 if left == 0 and self._forget_ack:
                     context.abort(grpc.StatusCode.UNAVAILABLE, "broken")
-            yield encode(IngestAck(sent.sequence, len(self.taken)))
+            yield encode(IngestAck(sent.sequence, len(self.taken), 1))
             if left == 0:
                 context.abort(grpc.StatusCode.UNAVAILABLE, "broken")
 
@@ -91,6 +95,7 @@ def test_a_broken_call_neither_loses_nor_repeats_a_batch(
     finally:
         home.stop()
     assert home.taken == list(range(41))
+    assert home.over[-1] == 1  # each sending is a source of its own
     assert home.calls > 5
     assert told == sorted(told)
     assert told[-1] == 80

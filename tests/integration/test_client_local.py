@@ -20,7 +20,7 @@ import pytest
 import dovetail
 from dovetail.processes import ClusterStartError
 from dovetail_proto.admin import MoveGroups
-from dovetail_proto.errors import Refusal
+from dovetail_proto.errors import ConfigError, Refusal
 from dovetail_proto.transport import Unreachable, call_metadata, open_channel, raised
 from dovetail_proto.wire import admin as wire
 from kit.cli import dovetail as run_command
@@ -75,27 +75,44 @@ def test_processes_end_with_their_parent(number: signal.Signals) -> None:
 
 
 def test_a_cluster_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
-    """Here its manager's port is taken; the end of the log is in the message."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        local = small_cluster(
-            processors=1, data_dir=tmp_path, listen=f"127.0.0.1:{taken.getsockname()[1]}"
-        )
-        with pytest.raises(ClusterStartError, match="cannot be listened on"):
-            local.start()
+    """Here its manager's store is no database; the end of the log is in the message."""
+    (tmp_path / "store").mkdir()
+    local = small_cluster(processors=1, data_dir=tmp_path, store=f"sqlite:{tmp_path / 'store'}")
+    with pytest.raises(ClusterStartError, match="manager ended with code") as failed:
+        local.start()
+    assert str(tmp_path / "store") in failed.value.message
     assert local.processes == {}
     assert (tmp_path / "logs" / "manager.log").exists()
 
 
+@pytest.mark.parametrize("face", ["listen", "rest"])
+def test_a_cluster_whose_address_is_taken_starts_nothing(face: str, tmp_path: Path) -> None:
+    """Whoever listens there may be another cluster, which would answer in its place."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        local = small_cluster(processors=1, data_dir=tmp_path, **{face: address})
+        with pytest.raises(ConfigError, match=f"'{address}' .* another program listens there"):
+            local.start()
+    assert local.processes == {}
+    assert not (tmp_path / "logs").exists()
+
+
 def test_a_temporary_folder_goes_and_a_named_one_stays(tmp_path: Path) -> None:
-    """The manager may be a thread of this process, too."""
+    """The manager may be a thread of this process, too. Calls after the end are refused."""
     with small_cluster(processors=1, manager="thread") as local:
         folder = local.data_dir
         assert folder.is_dir()
-        assert local.cluster.status().processors[0].state == "alive"
+        cluster = local.cluster
+        assert cluster.status().processors[0].state == "alive"
         assert list(local.processes) == ["p1"]
+        stream = cluster.stream("s", pa.schema([("k", pa.int64())]))
+        stream.send(pa.table({"k": [1]}))
     assert not folder.exists()
+    for call in (cluster.status, lambda: stream.send(pa.table({"k": [1]}))):
+        with pytest.raises(Refusal, match="connection to the cluster is closed; make the call"):
+            call()
 
 
 def test_joining_outlives_the_manager_and_a_death_is_told(tmp_path: Path) -> None:
@@ -143,11 +160,11 @@ def test_what_spilled_is_produced_by_the_clean_up(tmp_path: Path) -> None:
             streams[1].send(right.slice(start, 20_000))
         closed = query.close(WAIT_S)
         assert closed.pushes > 0
-        cleaned = query.cleanup(tmp_path / "owed", on="local")
-        again = query.cleanup(tmp_path / "owed", on="local")
+        cleaned = query.cleanup(tmp_path / "owed", master="local")
+        again = query.cleanup(tmp_path / "owed", master="local")
         run = query.results().to_arrow()
     owed = pq.read_table(tmp_path / "owed" / "phase=cleanup")
-    assert cleaned.rows == again.rows == owed.num_rows > 0
+    assert cleaned.results == again.results == owed.num_rows > 0
     whole = pa.concat_tables([run, owed.select(run.column_names)])
     assert same_bag(whole, PAIR_SQL.format(left="a", right="b"), a=left, b=right)
 

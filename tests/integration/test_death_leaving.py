@@ -47,7 +47,7 @@ def test_a_leaver_is_drained_under_load_and_its_spilled_state_is_cleaned_up(
     for one in (case, logged):
         one.feed(1.0)
         one.query.close()
-    assert case.query.cleanup(files, on="local").rows > 0
+    assert case.query.cleanup(files, master="local").results > 0
     case.check(
         pa.concat_tables(pq.read_table(f, partitioning=None) for f in files.rglob("*.parquet"))
     )
@@ -168,7 +168,7 @@ def test_a_leaver_that_comes_back_takes_part_in_the_query_again(
         assert case.check_closed(files) > 0
     else:
         case.query.close()
-        assert case.query.cleanup(files, on="local").rows > 0
+        assert case.query.cleanup(files, master="local").results > 0
         found = [pq.read_table(f, partitioning=None) for f in files.rglob("*.parquet")]
         case.check(pa.concat_tables(found))
 

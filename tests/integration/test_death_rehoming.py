@@ -193,6 +193,6 @@ def test_a_leaver_goes_although_nobody_has_room_for_what_it_holds(tmp_path: Path
         for name, table in {"a": left, "b": right}.items():
             streams[name].send(table[140_000:])
         query.close(WAIT_S)
-        assert query.cleanup(tmp_path, on="local").rows > 0
+        assert query.cleanup(tmp_path, master="local").results > 0
     files = [pq.read_table(f, partitioning=None) for f in sorted(tmp_path.rglob("*.parquet"))]
     assert same_bag(pa.concat_tables(files), sql, a=left, b=right)

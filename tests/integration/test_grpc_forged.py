@@ -90,7 +90,7 @@ GENUINE: dict[str, list[bytes]] = {
     "DataPlane/Ingest": [data.encode(IngestBatch(StreamName("a2"), "forger", 1, to_bytes(BATCH)))],
     "DataPlane/AwaitJoined": [data.encode(QueryAt(QueryName("forged")))],
     "DataPlane/ReadResults": [
-        data.encode(ReadResults(QueryName("forged"), LogName("p1"), 0, 0, False))
+        data.encode(ReadResults(QueryName("forged"), LogName("p1"), 0, 0, False, "forged-1", 0))
     ],
     "DataPlane/KeepResults": [
         data.encode(LogPiece(QueryName("forged"), "forged-1", LogName("p9"), 0, 0, 9, 1, b"PAR1")),

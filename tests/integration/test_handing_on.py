@@ -16,8 +16,8 @@ from dovetail_manager.planner import plan_query
 from dovetail_proto.assignment import Phase
 from dovetail_proto.feeds import LinkAck
 from dovetail_proto.handover import handover_from_json
-from dovetail_proto.ids import ProcessorId, QueryName
-from dovetail_proto.messages import Stage
+from dovetail_proto.ids import Epoch, MoveId, ProcessorId, QueryName
+from dovetail_proto.messages import FinishMove, Heard, MoveFinished, MoveRef, Stage
 from kit.clusters import same_bag
 from kit.local_workers import TIMEOUT_S, LocalWorkers
 
@@ -37,18 +37,11 @@ def rows(*keys: int) -> pa.RecordBatch:
     return pa.record_batch({"k": keys, "v": [float(k) for k in keys]}, schema=SCHEMA)
 
 
-def until(workers: LocalWorkers, name: ProcessorId, true: Callable[[], bool]) -> None:
-    """Wait for a worker's news until it is so."""
-    while not true():
-        assert workers.nets[name].news.wait(TIMEOUT_S), workers.workers[name].snapshot
-        workers.nets[name].news.clear()
-
-
 def handed_over(workers: LocalWorkers) -> dict[str, str]:
     """Have the home take nothing more in; what it says of each stream when all is joined."""
     home = workers.workers[workers.home]
     workers.assign(leaves=True)
-    until(workers, workers.home, lambda: all(s.handover for s in home.snapshot.streams))
+    workers.until(workers.home, lambda: all(s.handover for s in home.snapshot.streams))
     return {s.stream: s.handover for s in home.snapshot.streams}
 
 
@@ -110,10 +103,29 @@ def test_an_instance_that_closed_to_leave_answers_the_next_host_too(tmp_path: Pa
     with workers:
         workers.assign()
         left = workers.workers[C]
-        until(workers, C, lambda: left.snapshot.loads[0].stage is Stage.CLOSED)
+        workers.until(C, lambda: left.snapshot.loads[0].stage is Stage.CLOSED)
         hand_on(workers, B)
         workers.assign(Phase.CLOSING)
         workers.close()
+
+
+def test_an_instance_that_closed_to_leave_says_again_that_a_move_is_over(tmp_path: Path) -> None:
+    """Else a lost answer would keep the move open, the query from closing and the leaver here."""
+    workers = LocalWorkers(PLAN, "abc", MEMORY, tmp_path)
+    workers.give_groups(A, B)
+    workers.leaving = {C}
+    told: list[object] = []
+    workers.nets[C].tell_manager = told.append  # type: ignore[method-assign]
+    with workers:
+        workers.assign()
+        left = workers.workers[C]
+        workers.until(C, lambda: left.snapshot.loads[0].stage is Stage.CLOSED)
+        move = MoveId("0000000001-00000001")
+        over = FinishMove(MoveRef(QueryName("q"), Epoch(1), move, move))
+        left.ask(lambda: left.control(Heard(Epoch(1), C, 0, True)))
+        left.ask(lambda: left.control(over))
+        workers.close()
+    assert told == [MoveFinished(over.ref)]
 
 
 class LossyNet:

@@ -40,7 +40,7 @@ Attach = Callable[..., ScriptedProcessor]
 @pytest.fixture
 def settings(tmp_path: Path) -> ManagerSettings:
     """A manager with a store of its own."""
-    return ManagerSettings(store=str(tmp_path / "manager.db"), name="first")
+    return ManagerSettings(str(tmp_path / "m.db"), name="first", spill_root="/spill", roots=("/",))
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_a_query_is_closed_when_everyone_says_so(manager: ManagerServer, attach:
     assert status.ended_s >= status.created_s > 1e9
     p2.assignment(lambda x: not x.queries)
     assert manager.admin.close_query(PRICES).state == "closed"
-    assert manager.admin.drop_query(PRICES).results == 15
+    assert manager.admin.drop_query(a.DropQuery(PRICES.name)).results == 15
     with pytest.raises(Refusal, match="query 'prices' is unknown"):
         manager.admin.get_query(PRICES)
     again = manager.admin.submit(a.Submit("prices", SQL, partitions=4))
@@ -197,7 +197,7 @@ def test_a_processor_that_cannot_go_on_fails_the_query(
         manager.admin.pause_query(PRICES)
     with pytest.raises(Refusal, match="exists already; use another name, or drop it"):
         manager.admin.submit(a.Submit("prices", SQL))
-    assert manager.admin.drop_query(PRICES).cause == "processor p2: disk full"
+    assert manager.admin.drop_query(a.DropQuery(PRICES.name)).cause == "processor p2: disk full"
 
 
 def test_silence_is_death_and_fails_the_query(settings: ManagerSettings, attach: Attach) -> None:
@@ -212,7 +212,7 @@ def test_silence_is_death_and_fails_the_query(settings: ManagerSettings, attach:
         assert (dead.name, dead.state) == ("p2", "dead")
         homes = {s.name: s.home for s in manager.admin.list_streams().streams}
         assert homes == {"trades": "p1", "quotes": "p1"}
-        assert manager.admin.drop_query(PRICES).state == "failed"
+        assert manager.admin.drop_query(a.DropQuery(PRICES.name)).state == "failed"
         assert manager.admin.submit(a.Submit("prices", SQL)).state == "running"
 
 

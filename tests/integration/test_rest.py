@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -47,6 +48,16 @@ def test_a_stream_is_declared_by_columns_looked_at_and_ended(rest: Running) -> N
     assert rest.http.get("/v1/streams/trades").json() == answer
     assert rest.http.post("/v1/streams/trades/end").json()["ended"] is True
     assert "trades" in [s["name"] for s in rest.http.get("/v1/streams").json()["streams"]]
+
+
+def test_answers_are_not_held_back_on_a_kept_connection(rest: Running) -> None:
+    """Accepted sockets have Nagle's algorithm off; with it, each answer after the first is late."""
+    assert rest.http.get("/v1/streams").is_success
+    connections = list(rest.server._server.server_state.connections)
+    assert connections
+    for one in connections:
+        accepted = one.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_stream_is_declared_by_an_arrow_schema(rest: Running) -> None:

@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +22,7 @@ from dovetail_proto.transport import Security
 from kit.admin_standin import ipc
 
 TOKEN = "all"
+WAIT_S = 30.0
 NAMES = ("p1", "p2")
 SQL = "SELECT t.k, t.v AS tv, q.v AS qv FROM trades t JOIN quotes q ON t.k = q.k"
 COLUMNS = [{"name": "k", "type": "int64"}, {"name": "v", "type": "text"}]
@@ -46,6 +49,15 @@ class Cluster:
                         return event
         raise AssertionError(f"the stream ended before {missing}")
 
+    def until_closed(self, query: str) -> None:
+        """Wait until a query has closed."""
+        with self.http.stream("GET", "/v1/events") as answer:
+            for line in answer.iter_lines():
+                event = json.loads(line.removeprefix("data: ")) if line[:6] == "data: " else {}
+                if (event.get("kind"), event.get("query")) == ("query-closed", query):
+                    return
+        raise AssertionError(f"the stream ended before {query!r} has closed")
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
@@ -55,6 +67,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         store=str(folder / "manager.db"),
         rest="127.0.0.1:0",
         security=Security(token=TOKEN),
+        spill_root=str(folder / "spill"),
         dead_after_s=5.0,
     )
     with ManagerServer(settings) as manager:
@@ -74,7 +87,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 def start(name: str, manager: str, folder: Path) -> subprocess.Popen[bytes]:
     """A processor as a process."""
-    settings = {"TOKEN": TOKEN, "MEMORY": "64MB", "DATA_DIR": str(folder / name)}
+    settings = {
+        "TOKEN": TOKEN,
+        "MEMORY": "64MB",
+        "DATA_DIR": str(folder / name),
+        "ROOT": str(folder),  # the manager has spilled state beside its store
+    }
     return subprocess.Popen(
         [sys.executable, "-m", "dovetail", "processor", name, "--manager", manager],
         env={**os.environ, **{f"DOVETAIL_{k}": v for k, v in settings.items()}},
@@ -136,6 +154,49 @@ def test_a_query_is_steered_and_closed_over_rest(cluster: Cluster) -> None:
     assert http.post("/v1/queries/steered/wait").json() == {"rows": 2}
     assert http.delete("/v1/queries/steered").status_code == 200
     assert http.get("/v1/queries/steered").status_code == 404
+
+
+def test_what_was_accepted_is_joined_before_a_query_closes(cluster: Cluster) -> None:
+    """A batch that waits for a paused query is not acknowledged, however often it is sent.
+
+    `wait` knows of it, and closing takes it in, also while another query of the stream is paused.
+    """
+    http = cluster.http
+    for name in ("here", "there"):
+        http.post("/v1/streams", json={"name": name, "schema": COLUMNS})
+    sql = "SELECT h.k, h.v AS hv, t.v AS tv FROM here h JOIN there t ON h.k = t.k"
+    for query in ("kept", "beside"):
+        made = http.post("/v1/queries", json={"name": query, "sql": sql, "partitions": 4})
+        assert made.status_code == 201, made.text
+    left = [{"k": n, "v": f"h{n}"} for n in range(20)]
+    sent = http.post("/v1/streams/here/batches", json=left)
+    assert sent.json()["readers"] == 2
+    for query in ("kept", "beside"):
+        assert http.post(f"/v1/queries/{query}/pause").is_success
+    right = [{"k": n % 20, "v": f"t{n}"} for n in range(50)]
+    numbered = {"Dovetail-Source": "again", "Dovetail-Sequence": "1"}
+    path = "/v1/streams/there/batches"
+    with ThreadPoolExecutor() as pool:
+        calls = [pool.submit(http.post, path, json=right, headers=numbered) for _ in range(3)]
+        until_s = time.monotonic() + WAIT_S
+        waited = http.post("/v1/queries/kept/wait", json={"timeout_s": 0.5})
+        while waited.is_success and time.monotonic() < until_s:  # the batch is not there yet
+            waited = http.post("/v1/queries/kept/wait", json={"timeout_s": 0.5})
+        assert waited.status_code == 409, waited.text
+        assert "not joined within" in waited.json()["message"]
+        assert not any(call.done() for call in calls)
+        assert http.post("/v1/queries/kept/close").is_success
+        cluster.until_closed("kept")
+        assert not any(call.done() for call in calls)
+        assert http.post("/v1/queries/beside/resume").is_success
+        for call in calls:
+            assert (call.result().status_code, call.result().json()["readers"]) == (200, 1)
+    assert http.post("/v1/queries/beside/wait").json() == {"rows": 70}
+    expected = sorted((h["k"], h["v"], t["v"]) for h in left for t in right if h["k"] == t["k"])
+    for query in ("kept", "beside"):
+        read = http.get(f"/v1/queries/{query}/results")
+        table = pa.ipc.open_stream(read.content).read_all()
+        assert sorted(tuple(r.values()) for r in table.to_pylist()) == expected, query
 
 
 def test_metrics_tell_of_the_real_cluster(cluster: Cluster) -> None:

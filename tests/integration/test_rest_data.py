@@ -85,7 +85,8 @@ def test_a_batch_that_is_sent_again_with_its_sequence_is_taken_in_once(rest: Run
     """As after an answer that got lost."""
     for _ in range(2):
         sent = send(rest, ipc(batch(1)), Dovetail_Source="mine", Dovetail_Sequence="1")
-        assert sent.json() == {"source": "mine", "sequence": 1, "rows": 1, "stream_rows": 1}
+        told = {"source": "mine", "sequence": 1, "rows": 1, "stream_rows": 1, "readers": 1}
+        assert sent.json() == told
     assert len(rest.plane.taken) == 1
 
 
@@ -245,6 +246,30 @@ def test_a_query_without_results_answers_an_empty_table(rest: Running) -> None:
     with pa.ipc.open_stream(rest.http.get("/v1/queries/q/results").content) as reader:
         assert reader.read_all() == RESULT_SCHEMA.empty_table()
     assert rest.http.get("/v1/queries/q/results", headers=LINES).text == ""
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("*/*", ARROW),
+        (f"text/csv, {ARROW};q=0.5", ARROW),
+        ("text/csv, */*;q=0.1", ARROW),
+        ("application/*", ARROW),
+        ("text/plain", "application/x-ndjson"),
+    ],
+)
+def test_results_come_as_a_kind_that_the_reader_accepts(
+    rest: Running, accept: str, kind: str
+) -> None:
+    """Arrow unless it asks for JSON lines."""
+    answer = rest.http.get("/v1/queries/q/results", headers={"Accept": accept})
+    assert answer.headers["content-type"].partition(";")[0] == kind
+
+
+def test_a_reader_that_accepts_neither_arrow_nor_json_lines_is_told_so(rest: Running) -> None:
+    """It would not know what to do with them."""
+    answer = rest.http.get("/v1/queries/q/results", headers={"Accept": "text/csv"})
+    assert ARROW in str(rest.refused(answer, 406, "as 'text/csv'")["remedy"])
 
 
 def test_a_limit_cuts_the_results(rest: Running) -> None:

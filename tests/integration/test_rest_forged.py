@@ -55,8 +55,11 @@ def standing_in() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real manager, with a processor that only talks."""
-    store = str(tmp_path_factory.mktemp("forged") / "manager.db")
-    with ManagerServer(ManagerSettings(store=store, rest="127.0.0.1:0")) as manager:
+    folder = tmp_path_factory.mktemp("forged")
+    settings = ManagerSettings(
+        store=str(folder / "manager.db"), rest="127.0.0.1:0", spill_root=str(folder / "spill")
+    )
+    with ManagerServer(settings) as manager:
         processor = ScriptedProcessor(manager.address, "0")
         try:
             assert processor.wait(Heard).member

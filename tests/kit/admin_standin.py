@@ -19,6 +19,7 @@ from dovetail_proto.wire.data import decode, encode
 
 RESULT_SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.float64())])
 PROCESSORS = ("p1", "p2")
+RUN = "q-1"
 
 
 def ipc(batch: pa.RecordBatch, compression: str | None = None) -> bytes:
@@ -82,7 +83,7 @@ class DataPlaneStandIn:
                 self._marks[key] = sent.sequence
                 self.taken.append((sent.stream, sent.source, sent.sequence, batch))
             rows = sum(b.num_rows for s, _, _, b in self.taken if s == sent.stream)
-            yield encode(feeds.IngestAck(sent.sequence, rows))
+            yield encode(feeds.IngestAck(sent.sequence, rows, 1))
 
     def _await(self, _: bytes, context: Any) -> bytes:
         while not self.joined.wait(0.05) and context.is_active():
@@ -201,9 +202,14 @@ class AdminStandIn(AdminService):
             results_place=request.results,
             counting=request.counting,
             spill=request.spill,
+            push_fraction=request.push_fraction or 0.3,
+            spill_above_ratio=request.spill_above_ratio or 0.8,
+            inactive_after_s=request.inactive_after_s or 60.0,
+            productivity_half_life_s=request.productivity_half_life_s or 0.0,
             created_s=1.0,
             ended_s=0.0,
-            logs=tuple(a.LogStatus(p, p, self.plane.address) for p in PROCESSORS),
+            logs=tuple(a.LogStatus(p, p, self.plane.address, RUN, 0) for p in PROCESSORS),
+            cleanup=(),
         )
         self.queries[request.name] = made
         return made
@@ -236,11 +242,32 @@ class AdminStandIn(AdminService):
         """At once."""
         return self._into(ref, "running")
 
-    def drop_query(self, ref: a.QueryRef) -> a.QueryStatus:
+    def drop_query(self, ref: a.DropQuery) -> a.QueryStatus:
         """Only a closed one."""
-        if self.get_query(ref).state != "closed":
+        if self.get_query(a.QueryRef(ref.name)).state != "closed":
             raise _refused(f"query {ref.name!r} runs", "state")
         return self.queries.pop(ref.name)
+
+    def start_cleanup(self, request: a.StartCleanup) -> a.CleanupStatus:
+        """Of a closed one, at once."""
+        found = self.get_query(a.QueryRef(request.query))
+        if found.state != "closed":
+            raise _refused(f"query {request.query!r} runs", "state")
+        numbers = {"bins_done": 1, "bins": 1, "combinations": 3, "owed": 3, "results": 2}
+        made = a.CleanupStatus(
+            *(request.query, "done", request.master or "local", request.output, ""),
+            *(*numbers.values(), 2**64 - 1, "", "", "", 1.0, 2.0),
+        )
+        self.queries[request.query] = replace(found, cleanup=(made,))
+        return made
+
+    def get_cleanup(self, ref: a.QueryRef) -> a.CleanupStatus:
+        """As started."""
+        if not (found := self.get_query(ref).cleanup):
+            raise _refused(f"query {ref.name!r} was never cleaned up", "unknown")
+        return found[0]
+
+    cancel_cleanup = get_cleanup
 
     def set_policy(self, request: a.SetPolicy) -> a.QueryStatus:
         """At once."""

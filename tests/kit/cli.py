@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from dovetail.cli import run_command
 
 TIMEOUT_S_MAX = 120
 """A command in a test takes seconds; a stuck one must not hold up the others for long."""
@@ -81,3 +85,33 @@ def dovetail_signalled(
     finally:
         process.kill()
     return Finished(process.returncode, out, err)
+
+
+class Folder:
+    """A working folder, with a cluster of its own perhaps; commands are run in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, *words: str, stdin: str = "") -> Finished:
+        """Run a command in it."""
+        return dovetail(*words, cwd=self.path, stdin=stdin)
+
+    def json(self, *words: str) -> Any:
+        """What a command that succeeds says with --json."""
+        done = self(*words, "--json")
+        assert done.code == 0, (words, done.err)
+        return done.json
+
+    def inside(self, *words: str) -> Finished:
+        """A command in this process: the same, without the second that a start takes."""
+        out, err = io.StringIO(), io.StringIO()
+        with chdir(self.path), redirect_stdout(out), redirect_stderr(err):
+            code = run_command(words)
+        return Finished(code, out.getvalue(), err.getvalue())
+
+    def quick_json(self, *words: str) -> Any:
+        """As `json`, inside."""
+        done = self.inside(*words, "--json")
+        assert done.code == 0, (words, done.err)
+        return done.json

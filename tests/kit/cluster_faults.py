@@ -23,7 +23,7 @@ from dovetail.local_cluster import MANAGER
 from dovetail_manager.moves.steps import MoveSettings
 from kit.nursery import Forked, the_nursery
 
-WAIT_S = 60.0
+WAIT_S = 180.0
 """For anything to happen, on a machine that is busy with other tests."""
 
 DEAD_AFTER_S = 4.0
@@ -87,10 +87,14 @@ class FaultyCluster(LocalCluster):
             self.disarm(name)
         if not self.processes[MANAGER].running:
             self.restart_manager()
-        for name in self.names:
-            if not self.processes[name].running:
-                self.start_processor(name)
-        until(self.all_joined, "all are members")
+
+        def there() -> bool:
+            for name in self.names:
+                if not self.processes[name].running:  # one that has left may still be ending
+                    self.start_processor(name)
+            return self.all_joined()
+
+        until(there, "all are members")
 
     def all_joined(self) -> bool:
         """Whether every processor is a member now."""
@@ -102,9 +106,10 @@ class FaultyCluster(LocalCluster):
         return next(p.state for p in self.cluster.status().processors if p.name == name)
 
     def leave(self, name: str) -> None:
-        """Have a processor leave; returns when it has."""
+        """Have a processor leave; returns when it has, and its process has ended."""
         self.cluster.leave(name)
         until(lambda: self.state_of(name) == "left", f"{name} has left")
+        until(lambda: not self.processes[name].running, f"the process of {name} has ended")
 
     def incarnation(self, name: str) -> int:
         """Which one of a processor the manager knows."""

@@ -26,7 +26,7 @@ from dovetail_proto.transport import Unreachable
 from kit.cluster_faults import WAIT_S, FaultyCluster, until
 from kit.clusters import PAIR_SQL, pair
 
-SHORT_MEMORY = {"policy": "disk", "spill_threshold": 0.0008}
+SHORT_MEMORY = {"policy": "disk", "spill_above_ratio": 0.0008}
 """Makes a query push to disk again and again with the few rows of a test."""
 
 GRACE_S = 1.0
@@ -72,7 +72,9 @@ class Case:
         self.feeds = [
             Feeding(stream, table) for stream, table in zip(self.streams, self.tables, strict=True)
         ]
-        self.schema = pa.ipc.read_schema(pa.py_buffer(self.query.status().schema))
+        submitted = self.query.status()
+        self.schema = pa.ipc.read_schema(pa.py_buffer(submitted.schema))
+        self.run = next((log.run for log in submitted.logs), "")  # none if results are files
         self.addresses = {p.name: p.address for p in local.cluster.status().processors}
 
     # Feeding --------------------------------------------------------------------------------------
@@ -201,7 +203,7 @@ class Case:
 
     def rows_found(self) -> int:
         """Results in the logs of all processors; asks no manager."""
-        logs = [LogStatus(name, name, address) for name, address in self.addresses.items()]
+        logs = [LogStatus(p, p, address, self.run, 0) for p, address in self.addresses.items()]
         read = Results(
             self.query.name,
             self.schema,
@@ -231,10 +233,10 @@ class Case:
     def check_closed(self, folder: Path) -> int:
         """Close the query: run and clean-up together are the join. How much the clean-up made."""
         self.query.close(WAIT_S)
-        cleaned = self.query.cleanup(folder, on="local")
+        cleaned = self.query.cleanup(folder, master="local")
         files = [pq.read_table(f, partitioning=None) for f in sorted(folder.rglob("*.parquet"))]
         self.check(pa.concat_tables([self.query.results().to_arrow(), *files]))
-        return cleaned.rows
+        return cleaned.results
 
     def check(self, found: pa.Table) -> None:
         """These are the results of all rows that were routed."""

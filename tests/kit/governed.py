@@ -158,9 +158,9 @@ class Governed:
             if stream not in self.governor.catalog.streams.wanted:
                 self.do("create_stream", StreamName(stream), SCHEMA, None)
         plan = planned(name, sql)
-        given = {"policy": "lazy-disk", "disk": DiskSettings(True), "created_s": self.now_s}
+        given = {"policy": "lazy-disk", "created_s": self.now_s, "spill": "/spill"}
         spec = Spec(QueryName(name), plan, **{**given, **fields})
-        self.do("submit", spec, weights=weights, expected_bytes=None)
+        self.do("submit", spec, disk=DiskSettings(True), weights=weights, expected_bytes=None)
 
 
 def _hosts(text: str) -> Mapping[ProcessorId, tuple[SplitId, ...]]:

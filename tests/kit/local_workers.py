@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Event
 from typing import Self
@@ -26,8 +26,13 @@ from dovetail_proto.ids import Epoch, ProcessorId, QueryName, StreamName, input_
 from dovetail_proto.messages import Assign, ControlMessage, ReceivePartitions, Stage
 from dovetail_proto.partition_map import PartitionMap
 from dovetail_proto.query import QueryPlan
+from dovetail_proto.roots import Roots
 
 TIMEOUT_S = 60
+
+
+def _raise(error: DovetailError) -> None:
+    raise error
 
 
 class _Net:
@@ -76,13 +81,24 @@ class LocalWorkers:
     """Some workers that run one query; every stream has its home at the first, or where told."""
 
     def __init__(
-        self, plan: QueryPlan, names: Sequence[str], memory_bytes: int, folder: Path
+        self,
+        plan: QueryPlan,
+        names: Sequence[str],
+        memory_bytes: int,
+        folder: Path,
+        *,
+        disk: bool = True,
     ) -> None:
         self.plan = plan
+        self._disk = DiskSettings(allowed=disk)
         self.names = [ProcessorId(n) for n in names]
         self.nets = {n: _Net(self, n) for n in self.names}
-        self.workers = {n: Worker(n, memory_bytes, folder / n, self.nets[n]) for n in self.names}
+        roots = Roots((str(folder),))
+        self.workers = {
+            n: Worker(n, memory_bytes, folder / n, self.nets[n], roots=roots) for n in self.names
+        }
         self.give_groups(*self.names)
+        self._spill = str(folder / "spill")
         self._version = 0
         self._sequence: dict[str, int] = {}
         self.home, self.hosting = self.names[0], 1  # of all streams; how many homes there were
@@ -101,14 +117,17 @@ class LocalWorkers:
         leaves: bool = False,
         handovers: Mapping[str, str] | None = None,
     ) -> None:
-        """Start the query, let it close, or have its streams leave their home or be handed over."""
+        """Start the query, let it close, or have its streams leave their home or be handed over.
+
+        Returns when every worker says in its heartbeat that it carries this out.
+        """
         self._version += 1
         inputs = range(len(self.plan.inputs))
         query_name = QueryName(self.plan.name)
         hosts = {self.home: tuple(split_id(query_name, i, self.hosting) for i in inputs)}
         query = QueryTask(
             QueryName(self.plan.name), self.plan, self._map, hosts, phase,
-            DiskSettings(allowed=True), None, None,
+            self._disk, self._spill, None,
         )  # fmt: skip
         streams = {i.stream: i.stream_schema for i in self.plan.inputs}
         for name, worker in self.workers.items():
@@ -131,12 +150,20 @@ class LocalWorkers:
                 leaving=Leaving(self.home, {}) if name in self.leaving else None,
             ).to_json()
             worker.ask(lambda w=worker, d=document: w.control(Assign(Epoch(1), self._version, d)))
+        for name, worker in self.workers.items():
+            self.until(name, lambda w=worker: w.snapshot.assigned == self._version)
+
+    def until(self, name: ProcessorId, true: Callable[[], bool]) -> None:
+        """Wait for a worker's news until it is so."""
+        while not true():
+            assert self.nets[name].news.wait(TIMEOUT_S), self.workers[name].snapshot
+            self.nets[name].news.clear()
 
     def send(self, stream: str, batch: pa.RecordBatch) -> Event:
         """Send a batch; the event is set when it is routed."""
         routed = Event()
         number = self._sequence[stream] = self._sequence.get(stream, 0) + 1
-        sent = Sent("test", number, batch, lambda _: routed.set())
+        sent = Sent("test", number, batch, lambda *_: routed.set(), _raise)
         home = self.workers[self.home]
         home.ask(lambda: home.streams.accept(StreamName(stream), sent))
         return routed
@@ -145,9 +172,7 @@ class LocalWorkers:
         """Let the query close; results per worker."""
         self.assign(Phase.CLOSING)
         for name, worker in self.workers.items():
-            while worker.snapshot.loads[0].stage is Stage.RUNNING:
-                assert self.nets[name].news.wait(TIMEOUT_S), worker.snapshot
-                self.nets[name].news.clear()
+            self.until(name, lambda w=worker: w.snapshot.loads[0].stage is not Stage.RUNNING)
             assert worker.snapshot.loads[0].stage is Stage.CLOSED, worker.snapshot
         return {n: w.snapshot.loads[0].results for n, w in self.workers.items()}
 

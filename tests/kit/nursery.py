@@ -22,6 +22,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from dovetail.services import END_NOW
+
 CLONE_NEWNET = 0x40000000
 """Of setns(2): the kind of namespace."""
 
@@ -56,7 +58,7 @@ class Forked:
     def terminate(self) -> None:
         """Ask it to end."""
         self.send_signal(signal.SIGCONT)
-        self.send_signal(signal.SIGTERM)
+        self.send_signal(END_NOW)
 
     def end(self, grace_s: float = END_GRACE_S) -> None:
         """Wait until it has ended, `grace_s` at most, then make it."""

@@ -14,6 +14,9 @@ from dovetail_proto.messages import Pushed, PushPartitions
 from kit.sim_join import SimGroup
 from kit.sim_world import World
 
+FILE_SHARE = 3
+"""Files of pushed groups are about this much smaller than the memory that the groups held."""
+
 if TYPE_CHECKING:
     from kit.sim_run import Scenario
 
@@ -36,9 +39,11 @@ class SimDisk:
     def start_disk(self) -> None:
         """Begin with nothing pushed."""
         self.pushing: list[tuple[int, SimGroup]] = []  # being written; empty outside a push
-        self.push_order: PushPartitions | None = None  # whose push this is; None: its own
+        self.push_order: PushPartitions | None = None  # an order that waits or is under way
+        self.order_begun = False  # whose push is under way; False: its own, or none
         self.order_done: Pushed | None = None  # the last answer to an order, to repeat it
-        self.spilled_bytes = 0
+        self.spilled_bytes = 0  # of files
+        self.pushed_bytes = 0  # of memory
 
     def act(self, out: list[Any], reply_to: str) -> None:
         """The processor's instructions."""
@@ -92,16 +97,15 @@ class SimDisk:
         size = sum(group.size for _, group in self.pushing)
         self.scenario.written([(g, group.generation, group.rows) for g, group in self.pushing])
         self.state_bytes -= size
-        self.spilled_bytes += size
+        self.spilled_bytes += size // FILE_SHARE
+        self.pushed_bytes += size
         self.pushing = []
         self.world.step_hook(self, "push", False)
         if self.crashed:
             return
         manager = self.scenario.manager_address()
-        if self.push_order is not None:
-            order, self.push_order = self.push_order, None
-            self.order_done = Pushed(order.query, order.epoch, order.order, size)
-            self.world.send(self.address, manager, self.order_done)
+        if self.order_begun:
+            self._answer_order(size)
         self.act(self.participant.push_finished(), manager)
         self._push_if_full()
 
@@ -114,14 +118,26 @@ class SimDisk:
                 self.world.send(self.address, source, done)
             return
         self.epoch = m.epoch
-        if self.pushing:
+        if self.push_order is None:
+            self.push_order = m
+            self._push_if_ordered()
+
+    def _push_if_ordered(self) -> None:
+        """Begin an ordered push as soon as neither another push nor a move is under way."""
+        if self.push_order is None or self.stopped or self.pushing:
             return
-        if not self.participant.may_push() or not any(g.size for g in self.groups.values()):
-            self.order_done = Pushed(m.query, m.epoch, m.order, 0)
-            self.world.send(self.address, source, self.order_done)
-            return
-        self.push_order = m
-        self._push(m.size_bytes)
+        if self.participant.may_push():
+            self.order_begun = True
+            if any(g.size for g in self.groups.values()):
+                self._push(self.push_order.size_bytes)
+            else:
+                self._answer_order(0)
+
+    def _answer_order(self, size: int) -> None:
+        assert self.push_order is not None
+        order, self.push_order, self.order_begun = self.push_order, None, False
+        self.order_done = Pushed(order.query, order.epoch, order.order, size)
+        self.world.send(self.address, self.scenario.manager_address(), self.order_done)
 
     def _stats(self) -> GroupStats:
         size = np.zeros(self.scenario.partitions, dtype=np.int64)

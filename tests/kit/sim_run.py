@@ -23,6 +23,7 @@ from dovetail_manager.moves.journal import map_key
 from dovetail_manager.moves.steps import MoveSettings
 from dovetail_manager.queries import Query, member_to_json
 from dovetail_manager.steering import SteeringSettings
+from dovetail_proto.assignment import DiskSettings
 from dovetail_proto.ids import ProcessorId, QueryName
 from dovetail_proto.partition_map import PartitionMap, map_from_json
 from kit.sim_faults import LOAD_S, plan_faults
@@ -151,7 +152,8 @@ class Scenario:
 
     def start(self) -> None:
         """Write the query and its members to the store and start everyone."""
-        query = Query(self.query, self.policy, self.split_hosts, self.expected_bytes)
+        disk = DiskSettings(self.spills)
+        query = Query(self.query, self.policy, self.split_hosts, disk, self.expected_bytes)
         query.admission = Admission(POLICIES[self.policy], self.settings.adaptation)
         self.store.entries[query.key] = query.to_json()
         self.store.entries[map_key(self.query)] = self.map.to_json()

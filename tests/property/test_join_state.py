@@ -218,3 +218,18 @@ def test_the_key_whose_hash_is_zero_is_a_key_like_any_other() -> None:
             total += event.shape[1]
         counts.append(total)
     assert counts == [0, 3 + 9, 3 + 9]
+
+
+def test_a_group_without_rows_is_taken_out_as_no_generation() -> None:
+    """When memory runs short, slots are reserved for rows that are not in yet."""
+    schema = pa.schema([("k0", pa.int64())])
+    plan = cases.plan_of([schema, schema], "int", 2000)
+    state = JoinState(plan, 512 << 10, chunk_rows=64)
+    state.begin(0, pa.record_batch([pa.array(np.arange(20_000))], schema=schema), 0.0)
+    while state.advance() is not Short.OF_MEMORY:
+        pass
+    rows = state.group_rows().sum(axis=1)
+    held = np.flatnonzero(state.group_bytes())
+    assert (rows[held] == 0).any()
+    state.release(state.detach(held))
+    assert (state.generation == (rows > 0)).all()

@@ -15,10 +15,10 @@ from dovetail_manager.planner import plan_query
 from dovetail_pipeline.cleanup import run_local, verify
 from dovetail_processor.engine import Engine, EngineSettings, RunSummary
 from dovetail_processor.join.state import JoinState
-from dovetail_processor.memory import Shares, shares
 from dovetail_processor.sinks import ParquetSink
 from dovetail_processor.sources import open_source
 from dovetail_proto.errors import MemoryLimitError
+from dovetail_proto.memory import Shares, shares
 from dovetail_proto.spill_format import SpillStore
 from kit import join_cases as cases
 
@@ -122,8 +122,8 @@ def run(
     settings = EngineSettings(
         memory_bytes=16 << 20,
         victims=str(rng.choice(["least-productive", "most-productive", "least-recent", "random"])),
-        push_share=float(rng.choice([0.1, 0.3, 1.0])),
-        spill_threshold=float(rng.choice([0.001, 0.01])),
+        push_fraction=float(rng.choice([0.1, 0.3, 1.0])),
+        spill_above_ratio=float(rng.choice([0.001, 0.01])),
         batch_rows=int(rng.choice([7, 40, 90])),
     )
     engine = Engine(plan, [sources[i.stream] for i in plan.inputs], sink, store, settings)

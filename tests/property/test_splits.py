@@ -249,3 +249,40 @@ def test_a_marker_overtakes_the_queue_with_the_rows_of_its_group() -> None:
     case.settle()
     assert case.far.queues[P1].inbox.outstanding_bytes == before
     assert case.splits.joined(SPLIT) == 4
+
+
+def test_only_groups_on_their_way_wait_while_there_is_memory_to_hold_them_back_in() -> None:
+    """Other rows flow on; without such memory the stream waits after two batches of them."""
+    case = Case(1 << 20)
+    key = next(k for k in range(100) if group_of(k) == 0)
+    other = next(k for k in range(100) if group_of(k) == 1)
+    case.splits.hold([GroupId(0)])
+    case.splits.lent_bytes = 10_000
+    for _ in range(40):
+        assert case.splits.has_room
+        case.take([key, *[other] * 3])
+        case.acknowledge()
+        for to in (P1, P2):
+            case.far.join(to)
+    assert case.far.got[P2, 1] == case.sent[1]
+    assert case.splits.held_bytes == 40 * (8 + 8 + 4), "a row and the number of its group"
+    assert case.splits.borrowed_bytes == 40 * 20 - 2 * 64
+    case.splits.lent_bytes = 0
+    assert not case.splits.has_room
+    case.splits.release([GroupId(0)], P2)
+    assert case.splits.held_bytes == 0
+    case.settle()
+    assert case.far.got[P2, 0] == case.sent[0]
+
+
+def test_rows_held_back_do_not_keep_their_batch_in_memory() -> None:
+    """One row of a thousand is held: what is kept is one row."""
+    case = Case(1 << 20)
+    key = next(k for k in range(100) if group_of(k) == 0)
+    case.splits.hold([GroupId(0)])
+    other = next(k for k in range(100) if group_of(k) == 1)
+    case.take([key, *[other] * 999])
+    [(_, rows, groups)] = case.splits.splits[SPLIT].held
+    assert rows.num_rows == 1
+    assert rows.get_total_buffer_size() < 200
+    assert groups.base is None

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail_manager.planner import plan_query
+from dovetail_processor.adaptation.recent_output import RecentOutput
 from dovetail_processor.cluster.transit import Arrived, counters, decode, encode, install
 from dovetail_processor.join.state import JoinState, Short
 from dovetail_proto.errors import Refusal
@@ -55,9 +56,14 @@ def join(state: JoinState, i: int, batch: pa.RecordBatch) -> Counter[str]:
     return found
 
 
+def output_of(state: JoinState) -> RecentOutput:
+    """P_o as a plain sum."""
+    return RecentOutput(state.produced, state.generation, 0.0)
+
+
 def travel(source: JoinState, target: JoinState, ids: np.ndarray) -> Arrived:
     """Send groups from one state to another; they are dropped where they were."""
-    payload = encode(source, source.view(ids), counters(source, ids, 10.0))
+    payload = encode(source, source.view(ids), counters(source, ids, output_of(source), 10.0))
     arrived = decode(payload, source.plan, ids.tolist())
     for _ in install(target, arrived, lambda: pytest.fail("memory is short"), 20.0):
         pass
@@ -138,7 +144,9 @@ def test_damaged_state_is_refused_and_never_used(at: int, junk: bytes) -> None:
     for i in range(3):
         join(source, i, batch_of(plan, i, list(range(30)), 0))
     ids = np.arange(PARTITIONS)
-    payload = bytearray(encode(source, source.view(ids), counters(source, ids, 0.0)))
+    payload = bytearray(
+        encode(source, source.view(ids), counters(source, ids, output_of(source), 0.0))
+    )
     at %= len(payload)
     payload[at : at + len(junk)] = junk
     with suppress(Refusal):

@@ -61,6 +61,7 @@ def offers(draw: st.DrawFn) -> m.PartitionsToMove:
     return m.PartitionsToMove(draw(refs()), tuple(groups), sizes)
 
 
+RUNS = st.builds("{}-{}".format, NAMES, COUNTS)
 LOADS = st.builds(
     m.QueryLoad,
     query=NAMES,
@@ -75,10 +76,12 @@ LOADS = st.builds(
     spilled_groups=COUNTS,
     queued_bytes=COUNTS,
     peak_state_bytes=COUNTS,
+    pushed_bytes=COUNTS,
+    state_limit_bytes=COUNTS,
     stage=st.sampled_from(m.Stage),
     cause=TEXTS,
 )
-STREAM_LOADS = st.builds(m.StreamLoad, NAMES, COUNTS, st.booleans())
+STREAM_LOADS = st.builds(m.StreamLoad, NAMES, COUNTS, st.booleans(), rows_left=st.none() | COUNTS)
 CONTROL: dict[str, st.SearchStrategy[m.ControlMessage]] = {
     "compute": st.builds(m.ComputePartitionsToMove, refs(), COUNTS, GROUPS, GROUPS),
     "partitions": offers(),
@@ -127,7 +130,7 @@ CONTROL: dict[str, st.SearchStrategy[m.ControlMessage]] = {
     ),
     "assign": st.builds(m.Assign, POSITIVE, POSITIVE, st.text(min_size=1, max_size=20)),
     "heard": st.builds(m.Heard, POSITIVE, NAMES, POSITIVE, st.booleans()),
-    "leave": st.builds(m.Leave, NAMES, POSITIVE, st.one_of(st.just(""), NAMES)),
+    "leave": st.builds(m.Leave, NAMES, POSITIVE, st.one_of(st.just(""), NAMES), st.booleans()),
     "stop": st.builds(m.StopQuery, NAMES, POSITIVE, TEXTS),
     "stopped": st.builds(m.QueryStopped, NAMES, POSITIVE),
 }
@@ -194,15 +197,23 @@ def test_probes_and_acknowledgements_arrive_as_they_were_sent() -> None:
 
 @given(
     st.one_of(
-        st.builds(feeds.IngestBatch, NAMES, NAMES, POSITIVE, st.binary(max_size=50)),
-        st.builds(feeds.IngestAck, COUNTS, COUNTS),
+        st.builds(
+            feeds.IngestBatch,
+            NAMES,
+            NAMES,
+            POSITIVE,
+            st.binary(max_size=50),
+            st.none() | COUNTS,
+            st.booleans(),
+        ),
+        st.builds(feeds.IngestAck, COUNTS, COUNTS, st.integers(0, 9)),
         st.builds(feeds.QueryAt, NAMES),
         st.builds(feeds.Joined, COUNTS),
-        st.builds(feeds.ReadResults, NAMES, LOGS, COUNTS, COUNTS, st.booleans()),
+        st.builds(feeds.ReadResults, NAMES, LOGS, COUNTS, COUNTS, st.booleans(), RUNS, COUNTS),
         st.builds(
             feeds.LogPiece,
             NAMES,
-            st.builds("{}-{}".format, NAMES, COUNTS),
+            RUNS,
             LOGS,
             st.integers(0, data.SEGMENTS_MAX),
             COUNTS,

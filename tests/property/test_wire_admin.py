@@ -40,10 +40,15 @@ def _field(name: str, hint: Any) -> st.SearchStrategy[Any]:
             return groups.map(lambda s: tuple(sorted(s)))
         values = FLOATS if inner is float else plain(inner)
         return st.lists(values, max_size=3).map(tuple)
+    if type(None) in typing.get_args(hint):
+        [inner] = (t for t in typing.get_args(hint) if t is not type(None))
+        return st.none() | _field(name, inner)
     if hint == Mapping[str, float]:
         return st.dictionaries(st.text(max_size=9), FLOATS, max_size=3)
     if name == "id":
         return st.just("0000000001-00000002")
+    if name == "run":
+        return st.builds("{}-{}".format, NAMES, COUNTS)
     if name == "sql":
         return st.just("SELECT 1")
     if name in NAMED:

@@ -24,6 +24,8 @@ KEPT = {
     184927: "a split went on sending to a processor that had left, whose last answer was lost",
     226076: "a split went on sending to a processor that had died after its last group moved",
     105954: "a processor that was started again took part in a move before it was taken in",
+    500004502: "a leaver that had dropped a failed query was asked whether it had all of its rows",
+    1719300566: "the same, after a processor that was started again had failed the query",
 }
 """Seeds that once failed, and why. Each has its own test as well, where the cause is a rule."""
 

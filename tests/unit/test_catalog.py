@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from dovetail_manager.catalog import End
 from dovetail_manager.moves.protocol import Send
 from dovetail_proto.assignment import Phase
 from dovetail_proto.errors import ConfigError, Domain, Refusal
-from dovetail_proto.ids import Epoch, GroupId, MapVersion, ProcessorId, QueryName
+from dovetail_proto.ids import Epoch, GroupId, MapVersion, ProcessorId, QueryName, StreamName
 from dovetail_proto.messages import (
     ComputePartitionsToMove,
     Deactivated,
@@ -29,6 +31,7 @@ from dovetail_proto.messages import (
     Stage,
     StopQuery,
 )
+from dovetail_proto.wire.control import ENVELOPE_BYTES_MAX
 from kit.governed import SCHEMA, Governed, report
 
 Q = QueryName("q")
@@ -352,16 +355,20 @@ def test_moves_of_two_queries_have_different_ids() -> None:
     assert {f"move/{first.id}", f"move/{second.id}"} <= manager.entries.keys()
 
 
-def test_why_nothing_was_done_is_one_record_with_a_count() -> None:
-    """It is amended now and then, not once a second."""
+def test_every_reason_for_doing_nothing_is_one_record_with_a_count() -> None:
+    """Amended now and then; active-disk has two in a round, and who asks is told both."""
     manager = running("a", "b")
+    manager.do("set_policy", Q, "active-disk")
     for _ in range(40):
         manager.beat("a", report())
         manager.beat("b", report())
         manager.pass_time(1.0)
-    *_, last = (json.loads(t) for _, t in sorted(manager.histories["adaptations/q"].items()))
-    assert last["decision"] == "nothing"
-    assert 25 <= last["repeated_times"] <= 40
+    told = [json.loads(t) for _, t in sorted(manager.histories["adaptations/q"].items())]
+    assert {t["decision"] for t in told} == {"nothing"}
+    assert [25 <= t["repeated_times"] <= 40 for t in told] == [True, True], told
+    manager.now_s += 0.5
+    decided = manager.do("rebalance", Q, dry_run=False)
+    assert [d.decision.kind for d in decided] == ["balanced", "equally productive"]
 
 
 def test_streams_of_a_dead_home_get_another() -> None:
@@ -373,3 +380,21 @@ def test_streams_of_a_dead_home_get_another() -> None:
     assert {s.home for s in manager.governor.catalog.streams.wanted.values()} == {"a"}
     manager.submit("r")
     assert manager.governor.steering.queries[QueryName("r")].split_hosts == {"a": ("r/0", "r/1")}
+
+
+def test_what_no_message_could_tell_a_processor_is_refused_when_it_is_asked_for() -> None:
+    """Wide streams at one home: what was declared before is told, and a narrow one still fits."""
+    manager = running("a")
+    wide = pa.schema([(f"{'column' * 20}_{i}", pa.int64()) for i in range(5_000)])
+    refused = ""
+    for n in range(12):
+        try:
+            manager.do("create_stream", StreamName(f"wide_{n}"), wide, None)
+        except Refusal as e:
+            refused = str(e)
+    assert re.search(r"would take [\d,]+ bytes to tell it, .* drop queries and streams", refused)
+    manager.do("create_stream", StreamName("narrow"), SCHEMA, None)
+    told = manager.assigned("a")
+    assert told is not None
+    assert {"s", "t", "wide_0", "narrow"} <= {s.name for s in told.streams}
+    assert len(told.to_json()) < ENVELOPE_BYTES_MAX

@@ -7,10 +7,12 @@ from functools import partial
 import pytest
 
 from dovetail_manager.admin.status import query_status
-from dovetail_proto.errors import Domain
+from dovetail_proto.assignment import Phase
+from dovetail_proto.errors import Domain, Refusal
 from dovetail_proto.handover import Handover
-from dovetail_proto.ids import Epoch, MapVersion, ProcessorId, QueryName, StreamName
+from dovetail_proto.ids import Epoch, GroupId, MapVersion, ProcessorId, QueryName, StreamName
 from dovetail_proto.messages import (
+    Leave,
     MoveFinished,
     MoveRef,
     PartitionsToMove,
@@ -20,7 +22,7 @@ from dovetail_proto.messages import (
     Stage,
     StreamLoad,
 )
-from kit.governed import Governed, report
+from kit.governed import SCHEMA, Governed, report
 
 Q = QueryName("q")
 
@@ -40,6 +42,52 @@ def test_what_a_leaver_did_stays_in_the_sums() -> None:
     [left] = successor.governor.instances(Q)
     assert (left.processor, left.load.results) == ("b", 9)
     assert [h.kind for h in manager.happened[-2:]] == ["processor-leaving", "processor-left"]
+
+
+@pytest.mark.parametrize("results", [9, 0])
+def test_who_leaves_and_comes_back_for_ever_is_kept_as_a_few_sums(results: int) -> None:
+    """The query's record does not grow with every return, and nothing of the sums is lost."""
+    manager = Governed()
+    manager.join("a")
+    manager.submit()
+    manager.beat("a", report(groups=4, results=3))
+    for incarnation in range(1, 13):
+        manager.join("b", incarnation=incarnation)
+        closed = report(groups=0, results=results, checksum=1, produced=5, stage=Stage.CLOSED)
+        manager.beat("a", report(groups=4, results=3))
+        manager.beat("b", closed, incarnation=incarnation)
+        manager.do("leave", ProcessorId("b"))
+        manager.bequeath("b", incarnation)
+        manager.pass_time(1.5)
+    found = Governed(2, manager.entries).governor.catalog.spec(Q)
+    assert len(found.instances) <= 5
+    assert sum(i.load.results for i in found.instances) == 12 * results
+    assert sum(i.load.produced for i in found.instances) == 12 * 5
+    assert len(found.kept) == (12 if results else 0)
+    assert not any(found.writes(i) for i in found.instances if i.load.results)
+
+
+def test_who_leaves_without_an_answer_leaves_no_order_behind() -> None:
+    """It owned nothing any more, and had closed, when the order came."""
+    manager = Governed()
+    manager.join("a", "b")
+    manager.submit(policy="active-disk")
+    manager.join("c")
+    query = manager.governor.steering.queries[Q]
+    query.expected_bytes = 10_000
+    for produced in (0, 1000):  # c's reports are of before its groups moved away
+        manager.beat("c", report(held_bytes=800), used=900)
+        for name in ("a", "b"):
+            manager.beat(name, report(held_bytes=800, produced=produced), used=900)
+        manager.pass_time(1.0)
+    assert query.orders.keys() == {"c"}
+    manager.do("leave", ProcessorId("c"))
+    manager.beat("c", report(groups=0, stage=Stage.CLOSED))
+    manager.pass_time(1.0)
+    manager.bequeath("c")
+    manager.pass_time(2.0)
+    assert manager.happened[-1].kind == "processor-left"
+    assert (query.orders, query.admission.ordered) == ({}, {})
 
 
 def test_a_leaver_is_let_go_when_it_has_closed_what_it_had() -> None:
@@ -97,6 +145,21 @@ def test_the_logs_of_leavers_are_where_the_last_heir_has_them() -> None:
     assert logs(Governed(2, manager.entries)) == expected, "also before anyone has reported"
 
 
+def test_the_log_of_one_that_died_before_it_reported_is_missing_not_empty() -> None:
+    """A new manager has not heard of the results there yet; half an answer is no answer."""
+    manager = Governed()
+    manager.join("a", "b")
+    manager.submit()
+    manager.beat("a", report(groups=2, results=3))
+    successor = Governed(2, manager.entries)
+    for _ in range(20):  # "b" is silent
+        successor.beat("a", report(groups=2, results=3))
+        successor.pass_time(1.0)
+    query = query_status(successor.governor, "q")
+    assert query.state == "failed"
+    assert {log.name: log.address for log in query.logs} == {"a": "a:1", "b": ""}
+
+
 def test_a_leaver_that_found_nothing_or_writes_no_log_leaves_none() -> None:
     """There is nothing to be read."""
     manager = Governed()
@@ -125,30 +188,13 @@ def test_a_leaver_whose_groups_find_no_room_pushes_them_first(policy: str) -> No
     manager = Governed()
     manager.join("a", "b")
     manager.submit(policy=policy)
-    held = partial(report, held_bytes=700)
-    for name in ("a", "b"):
-        manager.beat(name, held())
-    manager.do("leave", ProcessorId("a"))
     query = manager.governor.steering.queries[Q]
-    done = StreamLoad(StreamName("s"), 0, False, Handover(0, {}, {}).to_json())
-    manager.beat("a", held(), streams=(done,))
-    manager.beat("b", held())
+    leave(manager)
     tried: list[int] = []
     for _ in range(6):
         if len(tried) == 4 or pushes(manager):
             break
-        manager.pass_time(1.0)
-        for name in ("a", "b"):
-            manager.beat(name, held())
-        for move in list(query.coordinator.moves.values()):
-            ref = MoveRef(Q, Epoch(1), move.id, move.id)
-            manager.hear("a", PartitionsToMove(ref, move.groups, (10,) * len(move.groups)))
-            tried.append(len(move.groups))
-            manager.hear(
-                "b", Refused(ref, -1, "Reserve", Domain.MEMBER, "no room", Epoch(1), MapVersion(1))
-            )
-            for who in ("a", "b"):
-                manager.hear(who, MoveFinished(ref))
+        tried += refused_moves(manager, Domain.MEMORY)
     assert tried == ([2, 1, 1] if policy == "lazy-disk" else [2, 1, 1, 1])
     if policy == "lazy-disk":
         [(to, order)] = pushes(manager)
@@ -158,6 +204,109 @@ def test_a_leaver_whose_groups_find_no_room_pushes_them_first(policy: str) -> No
         manager.pass_time(1.0)
         assert [len(m.groups) for m in query.coordinator.moves.values()] == [2]
         assert query.admission.forced_bytes == 0, "no policy forced it"
+
+
+def test_a_leaver_pushes_nothing_for_any_other_failure() -> None:
+    """Whatever was rolled back before it left, or fails for another reason than want of room."""
+    manager = Governed()
+    manager.join("a", "b")
+    manager.submit(policy="lazy-disk")
+    for name in ("a", "b"):
+        manager.beat(name, HELD())
+    for _ in range(3):
+        manager.do("move", Q, (GroupId(0),), ProcessorId("b"))
+        assert refused_moves(manager, Domain.MEMORY) == [1]
+    leave(manager)
+    tried = [n for _ in range(5) for n in refused_moves(manager, Domain.STEP)]
+    assert len(tried) > 3
+    assert set(tried) == {2}, "all of its groups every time"
+    assert not pushes(manager)
+
+
+def test_who_ends_is_kept_by_no_pinned_group() -> None:
+    """Nor can somebody else, or a former incarnation, say that it ends."""
+    manager = Governed()
+    manager.join("a", "b")
+    manager.submit()
+    query = manager.governor.steering.queries[Q]
+    manager.do("pin", Q, (GroupId(0), GroupId(1)), True)
+    owners = {query.coordinator.map_tail.owner(g) for g in query.pinned}
+    assert owners == {"a"}
+    before = dict(manager.entries)
+    for source, forged in (("a", ends("a", incarnation=2)), ("b", ends("a"))):
+        with pytest.raises(Refusal):
+            manager.hear(source, forged)
+        assert manager.entries == before
+    manager.hear("a", ends("a"))
+    assert not query.pinned
+    assert manager.governor.catalog.spec(Q).phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize("why", ["alone", "file", "paused", "no room"])
+def test_a_query_that_keeps_who_ends_is_closed_and_the_event_says_why(why: str) -> None:
+    """Said again, or by another leaver, it is closed once."""
+    manager = Governed()
+    manager.join("a", "b", *("c" if why == "paused" else ""))
+    if why == "file":
+        manager.do("create_stream", StreamName("s"), SCHEMA, "/data/s.parquet")
+    manager.submit(policy="distributed")
+    leaver, told = "a", ""
+    match why:
+        case "alone":
+            manager.hear("b", ends("b"))
+            told = "nobody is left to go on with the query"
+        case "file":
+            told = "the query reads stream 's' from a file there"
+        case "paused":
+            leaver, told = "c", "nothing of a paused query can move"
+            manager.do("set_phase", Q, Phase.PAUSED)
+        case "no room":
+            told = "nobody has room for what the query holds there"
+            leave(manager)
+            tried: list[int] = []
+            while len(tried) < 2:
+                manager.hear("a", ends("a"))
+                assert manager.governor.catalog.spec(Q).phase is Phase.RUNNING
+                tried += refused_moves(manager, Domain.MEMORY)
+            assert tried == [2, 1]
+    for _ in range(2):
+        manager.hear(leaver, ends(leaver))
+    [closing] = [h for h in manager.happened if h.kind == "query-closing"]
+    assert closing.text == f"processor {leaver!r} ends, and {told}"
+
+
+HELD = partial(report, held_bytes=700)
+
+
+def ends(name: str, incarnation: int = 1) -> Leave:
+    """What a processor says that was told to end."""
+    return Leave(ProcessorId(name), incarnation, "", ends=True)
+
+
+def leave(manager: Governed) -> None:
+    """Have a leave, whose stream is handed over at once."""
+    for name in ("a", "b"):
+        manager.beat(name, HELD())
+    manager.do("leave", ProcessorId("a"))
+    done = StreamLoad(StreamName("s"), 0, False, Handover(0, {}, {}).to_json())
+    manager.beat("a", HELD(), streams=(done,))
+    manager.beat("b", HELD())
+
+
+def refused_moves(manager: Governed, domain: Domain) -> list[int]:
+    """Let a second pass, and have b refuse the moves that are open then: of how many groups."""
+    manager.pass_time(1.0)
+    for name in ("a", "b"):
+        manager.beat(name, HELD())
+    tried: list[int] = []
+    for move in list(manager.governor.steering.queries[Q].coordinator.moves.values()):
+        ref = MoveRef(Q, Epoch(1), move.id, move.id)
+        manager.hear("a", PartitionsToMove(ref, move.groups, (10,) * len(move.groups)))
+        tried.append(len(move.groups))
+        manager.hear("b", Refused(ref, -1, "Reserve", domain, "no", Epoch(1), MapVersion(1)))
+        for who in ("a", "b"):
+            manager.hear(who, MoveFinished(ref))
+    return tried
 
 
 def pushes(manager: Governed) -> list[tuple[str, PushPartitions]]:

@@ -20,11 +20,11 @@ def load(path: Path) -> x509.Certificate:
     return x509.load_pem_x509_certificate(path.read_bytes())
 
 
-def test_the_authority_signs_both_certificates(tmp_path: Path) -> None:
+def test_the_authority_signs_every_certificate(tmp_path: Path) -> None:
     """And they hold now, for years."""
     certificates.init(tmp_path)
     authority = load(tmp_path / "ca.pem")
-    for name in ("ca.pem", "server.pem", "client.pem"):
+    for name in ("ca.pem", "server.pem", "client.pem", "reader.pem"):
         made = load(tmp_path / name)
         made.verify_directly_issued_by(authority)
         assert made.not_valid_before_utc < datetime.now(UTC) < made.not_valid_after_utc

@@ -24,9 +24,11 @@ from dovetail_pipeline.cleanup import (
 )
 from dovetail_pipeline.cleanup import ledger as ledger_module
 from dovetail_pipeline.cleanup.estimating import estimate
+from dovetail_pipeline.cleanup.stores import RunCleanup, find_cleanups
 from dovetail_proto.errors import Interrupted, MemoryLimitError, OutputError, SpillError
+from dovetail_proto.partitioning import canonical_keys
 from dovetail_proto.query import OutputColumn
-from dovetail_proto.spill_format import SpillStore
+from dovetail_proto.spill_format import RunRecord, SpillStore
 from kit.spills import Spilled, bag, make_plan, owed_results, owed_rows, read_bag, spill
 
 MEMORY_BYTES = 64 << 20
@@ -111,7 +113,7 @@ def test_a_later_attempt_may_use_other_workers_and_memory(tmp_path: Path):
     out = tmp_path / "out"
     first = clean(spilled, out)
     Path(first.files[1]).unlink()
-    (out / ".part-00001-00000.parquet.tmp").write_bytes(b"left by a crash")
+    (out / f".{Path(first.files[1]).name}.0a0a.tmp").write_bytes(b"left by a crash")
     second = clean(spilled, out, workers=7, memory_bytes=7 * (8 << 20))
     assert second.bins_resumed == first.bins - 1
     assert second.checksum == first.checksum
@@ -143,25 +145,27 @@ def test_each_output_is_a_clean_up_of_its_own(spilled: Spilled, tmp_path: Path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
 
 
-def test_file_names_and_contents_depend_on_the_bin_alone(spilled: Spilled, tmp_path: Path):
-    """So a task that runs twice leaves one result."""
+def test_file_names_and_contents_depend_on_bin_and_attempt(spilled: Spilled, tmp_path: Path):
+    """So a task that runs twice leaves one result, and two attempts never meet in a name."""
     catalog = open_catalog(SpillStore.open(spilled.store.root))
     bins = plan_bins(catalog, 1, MEMORY_BYTES)
     assert bins == plan_bins(catalog, 1, MEMORY_BYTES)
     assert [bin_from_json(b.to_json()) for b in bins] == bins
     contents = []
     for name in ("a", "b"):
+        place = str(tmp_path / name)
+        attempt = ledger_module.Ledger(catalog, place).claim()
+        means = {"output": place, "memory_bytes": MEMORY_BYTES}
         with OpenFiles(catalog, MEMORY_BYTES) as files:
             for b in [*bins, bins[0]]:
-                done = run_bin(
-                    catalog, files, b, output=str(tmp_path / name), memory_bytes=MEMORY_BYTES
-                )
+                done = run_bin(catalog, files, b, plan_id="p", attempt=attempt, **means)
                 assert (
                     replace(result_from_json(done.to_json(), "here"), seconds=done.seconds) == done
                 )
-        contents.append({p.name: p.read_bytes() for p in (tmp_path / name).iterdir()})
+        names = [f"part-{i:05d}-{attempt}-00000.parquet" for i in range(len(bins))]
+        assert sorted(p.name for p in (tmp_path / name).iterdir()) == names
+        contents.append([(tmp_path / name / n).read_bytes() for n in names])
     assert contents[0] == contents[1]
-    assert sorted(contents[0]) == [f"part-{i:05d}-00000.parquet" for i in range(len(bins))]
     assert read_bag(tmp_path / "a") == owed_results(spilled)
 
 
@@ -229,6 +233,42 @@ def test_two_clean_ups_at_once_are_refused(tmp_path: Path):
     clean(spilled, tmp_path / "out", progress=second)
     assert seen
     assert read_bag(tmp_path / "out") == owed_results(spilled)
+
+
+def test_stores_in_another_order_are_the_same_clean_up(tmp_path: Path):
+    """What is finished is found, and the bins cut a hot key's rows where they did before."""
+    rows, generations = 40, 4
+    table = pa.table({"k": np.full(rows, 5), "n": np.arange(rows)})
+    plan = make_plan([table.schema] * 2, partitions=1)
+    stores = [SpillStore.create(str(tmp_path / n), plan, run="one") for n in ("p1", "p2")]
+    h = int(canonical_keys([table.column(0).combine_chunks()], [pa.int64()]).hashes[0])
+    each = rows // generations
+    for g in range(generations):
+        writer = stores[g % 2].begin_push()
+        writer.write_group(0, g, [table.slice(g * each, each)] * 2, [(h, h)] * 2)
+        writer.commit()
+    stores[0].close_run(RunRecord((rows, rows), 0, 0, {0: generations * each * each}))
+    stores[1].close_run(RunRecord((0, 0), 0, 0))
+    spilled_store(tmp_path / "q")  # of another run, so that each run's results get a folder
+
+    def cleanup(*names: str) -> RunCleanup:
+        places = [str(tmp_path / n) for n in (*names, "q")]
+        return find_cleanups(places, output=str(tmp_path / "out"))[0]
+
+    def press(progress: Progress) -> None:
+        if progress.stage == "joining" and progress.bins_done == 1:
+            raise KeyboardInterrupt
+
+    means = {"workers": 1, "memory_bytes": MEMORY_BYTES}
+    first, second = cleanup("p1", "p2"), cleanup("p2", "p1")
+    with patch("dovetail_pipeline.cleanup.crew.SHOW_S", 0), pytest.raises(Interrupted):
+        run_local(first.stores, first.output, progress=press, **means)
+    result = run_local(second.stores, second.output, **means)
+    assert (result.bins_resumed, result.bins) == (1, 4)
+    numbers = np.repeat(np.arange(generations), each)
+    expected = owed_results(Spilled(stores[0], (table, table), (numbers, numbers)))
+    assert first.output is not None
+    assert read_bag(Path(first.output)) == expected
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path: Path):

@@ -27,17 +27,17 @@ def laid_out(rows: Rows) -> tuple[NDArray[np.uint64], NDArray[np.int32], NDArray
     return np.array(hashes, np.uint64), np.array(generations, np.int32), numbers, starts
 
 
-def matched(rows: Rows, owing: bool) -> NDArray[np.int64]:
+def matched(rows: Rows) -> NDArray[np.int64]:
     """The ranges that the kernel finds."""
-    hashes, generations, _, starts = laid_out(rows)
+    hashes, _, _, starts = laid_out(rows)
     ranges = np.empty((min(len(r) for r in rows), 2 * len(rows)), np.int64)
-    return ranges[: products.match_keys(hashes, generations, starts, owing, ranges)].copy()
+    return ranges[: products.match_keys(hashes, starts, ranges)].copy()
 
 
 def emitted(rows: Rows, chunk: int) -> list[tuple[int, ...]]:
     """The combinations that the kernel writes, in chunks of `chunk`."""
     _, generations, numbers, _ = laid_out(rows)
-    ranges = matched(rows, owing=True)
+    ranges = matched(rows)
     cursor = np.zeros(products.cursor_size(len(rows)), np.int64)
     terms = np.array(delta_terms(len(rows)), np.int8)
     out = np.empty((len(rows), chunk), np.int32)
@@ -82,20 +82,16 @@ def test_emitted_combinations_are_the_owed_ones(seed: int, inputs: int):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_matched_hashes_are_those_of_all_inputs(seed: int):
-    """Each range holds exactly the rows with that hash; with `owing`, of mixed generations."""
+    """Each range holds exactly the rows with that hash."""
     rows = some_rows(seed, 3)
-    hashes, generations, _, starts = laid_out(rows)
-    for owing in (False, True):
-        expected = []
-        for h in sorted(set(hashes.tolist())):
-            parts = [np.flatnonzero(hashes[starts[i] : starts[i + 1]] == h) for i in range(3)]
-            if any(p.size == 0 for p in parts):
-                continue
-            positions = np.concatenate([p + starts[i] for i, p in enumerate(parts)])
-            if not owing or len(set(generations[positions].tolist())) > 1:
-                edges = [(p[0] + starts[i], p[-1] + 1 + starts[i]) for i, p in enumerate(parts)]
-                expected.append([int(e) for pair in edges for e in pair])
-        assert matched(rows, owing).tolist() == expected
+    hashes, _, _, starts = laid_out(rows)
+    expected = []
+    for h in sorted(set(hashes.tolist())):
+        parts = [np.flatnonzero(hashes[starts[i] : starts[i + 1]] == h) for i in range(3)]
+        if all(p.size for p in parts):
+            edges = [(p[0] + starts[i], p[-1] + 1 + starts[i]) for i, p in enumerate(parts)]
+            expected.append([int(e) for pair in edges for e in pair])
+    assert matched(rows).tolist() == expected
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -103,7 +99,7 @@ def test_counts_agree_with_pythons_integers(seed: int):
     """Kernel and exact version, and produced + owed = total."""
     rows = some_rows(seed, 3)
     _, generations, _, _ = laid_out(rows)
-    ranges = matched(rows, owing=False)
+    ranges = matched(rows)
     terms = delta_terms(3)
     counted = count_keys(KeyRanges(ranges, np.zeros(len(ranges), np.uint64)), generations, terms)
     assert not counted.large

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -74,7 +75,7 @@ def test_batches_keep_to_their_bytes(tmp_path: Path):
     with OpenFiles(catalog, MEMORY_BYTES) as files:
         reader = SliceReader(catalog, files, [["k", "s"], ["k", "l"]])
         found = reader.read(Slice(0, 2**64 - 1), 1 << 30)
-    batches = list(owed_batches(plan, found, delta_terms(2), bound))
+    batches = list(owed_batches(plan, found, delta_terms(2), bound, Counter()))
     assert max(b.nbytes for b in batches) < 1.2 * bound
     assert sum(b.num_rows for b in batches) == len(owed_results(spilled))
 

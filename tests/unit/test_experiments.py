@@ -20,7 +20,7 @@ def test_an_experiment_tells_its_series_and_draws_them(name: str, tmp_path: Path
         patch.object(disk_runs, "ROWS", 6_000),
         patch.object(disk_runs, "ROWS_PER_S", 100_000),
         patch.object(disk_runs, "LIMIT_BYTES", 6 << 20),
-        patch.object(disk_runs, "SPILL_THRESHOLD", 0.2),
+        patch.object(disk_runs, "SPILL_ABOVE_RATIO", 0.2),
     ):
         found = module.run()
     module.plot(found, tmp_path / "plot.png")
@@ -30,7 +30,7 @@ def test_an_experiment_tells_its_series_and_draws_them(name: str, tmp_path: Path
     assert {r["series"] for r in told["rows"]} == {t["series"] for t in told["totals"]}
     assert len({t["results_run"] + t["results_left"] for t in told["totals"]}) == 1
     assert told["settings"]["times_the_papers_rate"] >= 1000
-    assert all(set(c) == {"claim", "paper", "ours", "holds"} for c in told["claims"])
+    assert all(c["bar"] for c in told["claims"])
     pushed = [t["pushes"] for t in told["totals"] if not t["series"].startswith("0%")]
     assert min(pushed) > 0
 

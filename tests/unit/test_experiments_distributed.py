@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 
 from dovetail_bench import experiments
-from dovetail_bench.experiments import alternating, s4_cleanup, s4_fig07, s4_fig14, s4_fig16
+from dovetail_bench.experiments import alternating, s4_cleanup, s4_fig07, s4_fig14, s4_fig16, stored
 from dovetail_bench.experiments import cluster_runs as runs
 from dovetail_bench.experiments import s4_fig21 as fig21
 from dovetail_bench.experiments.experiment import Experiment
@@ -86,7 +85,7 @@ def _points(series: str, results: list[int], **more: Any) -> list[dict[str, Any]
 
 def test_moves_are_judged_by_their_numbers_and_by_what_they_cost() -> None:
     """Many more at 90 % than at 50 %, and no line far behind the one without moves."""
-    found = Experiment("s4-fig14", "", {"run_s": 4})
+    found = Experiment("s4-fig14", "", {"paper_minutes": 4})
     for line, moves in zip(s4_fig14.LINES, (0, 2, 24), strict=True):
         found.rows += _points(line.series, [0, 100, 200, 300, 390 if moves == 24 else 400])
         found.totals.append({"series": line.series, "moves": moves})
@@ -98,7 +97,7 @@ def test_moves_are_judged_by_their_numbers_and_by_what_they_cost() -> None:
 
 def test_a_plan_that_never_stops_for_want_of_memory_is_told_so() -> None:
     """The paper's second machine stops; where ours does not, the statement does not hold."""
-    found = Experiment("s4-fig7", "", {"run_s": 4})
+    found = Experiment("s4-fig7", "", {"paper_minutes": 4})
     for line in s4_fig07.LINES:
         found.rows += _points(line.series, [0, 100, 200, 300, 400])
         stop = 25.2 if line.series == "M1" else None
@@ -136,10 +135,10 @@ def test_active_disk_has_to_fall_behind_and_to_overtake() -> None:
     assert "-25.0 %" in found.claims[0].ours
 
 
-def test_the_page_is_written_anew_between_its_marks_alone(tmp_path: Path) -> None:
-    """Words and places without figures stay; statements and totals are tables."""
+def _clean_up(ms: tuple[float, float]) -> Experiment:
+    """One run of the clean-up's figure in which it took so long after each line."""
     found = Experiment("s4-cleanup", "", {})
-    for line, ms in zip(s4_cleanup.LINES, (400.0, 1600.0), strict=True):
+    for line, took in zip(s4_cleanup.LINES, ms, strict=True):
         found.totals.append(
             {
                 "series": line.series,
@@ -151,20 +150,101 @@ def test_the_page_is_written_anew_between_its_marks_alone(tmp_path: Path) -> Non
                 "pushes_by_processor": {"p1": 1, "p2": 2},
                 "results_left": 5_000,
                 "left_by_processor": {"p1": 4_000, "p2": 1_000},
-                "cleanup_ms": ms,
-                "cleanup_ms_by_processor": {"p1": ms, "p2": 10.0},
+                "cleanup_ms": took,
+                "cleanup_ms_by_processor": {"p1": took, "p2": 10.0},
                 "cleanup_together_ms": 99.0,
             }
         )
     s4_cleanup.judge(found)
-    (tmp_path / "s4-cleanup.json").write_text(json.dumps(found.to_dict()))
+    return found
+
+
+def test_the_page_is_written_anew_between_its_marks_alone(tmp_path: Path) -> None:
+    """Words and places without figures stay; statements and totals tell the ranges of all runs."""
+    for ms in ((400.0, 1600.0), (400.0, 1200.0), (500.0, 2000.0)):
+        stored.add(_clean_up(ms), 1.0, tmp_path)
     marks = "\n".join(
         f"words about {name}\n<!-- {name} -->\nbefore\n<!-- /{name} -->"
-        for name in ("statements", "s4-fig6", "s4-cleanup")
+        for name in ("statements-cluster", "s4-fig6", "s4-cleanup")
     )
     page = filled(marks, tmp_path)
     assert page.count("before") == 1
-    assert "words about statements\n" in page
-    assert "(4.0 : 1) | *holds* |" in page
+    assert "words about statements-cluster\n" in page
+    assert "1,200 … 2,000 ms for 5,000 results against 400 … 500 ms for 5,000" in page
+    assert "(3.0 … 4.0 : 1) | over 1.5 : 1 | 3 | *holds* |" in page
     assert "| Lazy-Disk | 1,000 | – | 2 | 3.0 MB | p1 1, p2 2 | 5,000: p1 4,000, p2 1,000 |" in page
+    assert "p1 400 … 500 ms, p2 10 ms; together 99 ms |" in page
     assert filled(page, tmp_path) == page
+
+
+def test_runs_with_other_settings_are_not_told_together(tmp_path: Path) -> None:
+    """They are of another experiment; how busy the machine was is no setting."""
+    for settings in ({"rows": 1, stored.LOAD: 0.1}, {"rows": 1, stored.LOAD: 2.0}):
+        stored.add(Experiment("one", "", settings), 1.0, tmp_path)
+    assert len(stored.add(Experiment("one", "", {"rows": 2}), 1.0, tmp_path)["runs"]) == 1
+    found = stored.load("one", tmp_path)
+    assert found is not None
+    assert found["settings"] == {"rows": 2}
+
+
+@pytest.mark.parametrize(
+    ("holds", "differences", "set_by", "said"),
+    [
+        ([True], [None], "", "*holds* (in one run)"),
+        ([True, True, True], [None] * 3, "", "*holds*"),
+        ([True, True, True], [-0.06, -0.07, -0.08], "M_query", "*set* (by M_query)"),
+        ([True, False, True], [-0.06, -0.04, -0.06], "", "*does not hold* (only in 2 of 3 runs)"),
+        ([False, False, False], [None] * 3, "a limit", "*does not hold*"),
+        ([True, True, False], [-0.007, -0.002, 0.004], "", "*does not hold* (noise)"),
+        ([True, True, True], [-0.001, -0.002, -0.009], "", "*does not hold* (noise)"),
+    ],
+)
+def test_a_statement_is_judged_by_all_runs(
+    holds: list[bool], differences: list[float | None], set_by: str, said: str
+) -> None:
+    """One run beyond the bar is enough against it; runs that differ by more tell nothing."""
+    claims = [
+        {"holds": h, "difference": d, "set_by": set_by}
+        for h, d in zip(holds, differences, strict=True)
+    ]
+    assert stored.verdict(claims) == said
+
+
+def test_numbers_of_several_runs_become_ranges() -> None:
+    """Only where they differ; texts that differ otherwise stand beside each other."""
+    texts = ["M2 -1.4 %, 10,000 of 5", "M2 +0.2 %, 9,000 of 5", "M2 -3.0 %, 9,500 of 5"]
+    assert stored.ranged(texts) == "M2 -3.0 … +0.2 %, 9,000 … 10,000 of 5"
+    assert stored.ranged(["after 24.4 minutes", "runs to the end"]) == (
+        "after 24.4 minutes / runs to the end"
+    )
+
+
+def test_the_page_says_what_is_stored() -> None:
+    """Every figure has stored data, and the page is what is generated from it."""
+    root = Path(__file__).resolve().parents[2]
+    page = (root / "docs/experiments.md").read_text(encoding="utf-8")
+    folder = root / "docs/experiments"
+    assert {p.stem for p in folder.glob("*.json")} == set(experiments.NAMES)
+    assert filled(page, folder) == page, "run `python -m dovetail_bench.experiments --page`"
+
+
+def test_lines_with_the_same_settings_are_run_once_a_round() -> None:
+    """Whatever they are called in the two figures."""
+    ran = list[str]()
+
+    def run_line(_: Any, line: runs.Line, *__: Any) -> tuple[list[Any], dict[str, Any]]:
+        ran.append(line.series)
+        return [{"series": line.series}], {"series": line.series}
+
+    load = runs.Load(RangeWorkload(rows=10, tuple_range=10), 1, 30)
+    found = Experiment("s4-fig16", "", {})
+    with (
+        patch.object(runs, "_run_line", run_line),
+        patch.object(runs, "sharing", True),
+        patch.object(runs, "shared", {}),
+    ):
+        runs.run_lines(Experiment("s4-fig14", "", {}), load, (s4_fig14.LINES[0],))
+        other = replace(s4_fig14.LINES[0], series="other")
+        runs.run_lines(found, load, (other, replace(other, move_every_s=7)))
+    assert ran == [s4_fig14.LINES[0].series, "other"]
+    assert [t["series"] for t in found.totals] == ["other", "other"]

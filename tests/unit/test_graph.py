@@ -7,9 +7,9 @@ import pytest
 
 from dovetail_processor.graph import loop
 from dovetail_processor.graph.arc import Arc
-from dovetail_processor.memory import shares
 from dovetail_processor.scheduling.depth_first import DepthFirst
 from dovetail_proto.errors import MemoryLimitError
+from dovetail_proto.memory import shares
 
 
 def batch(rows: int) -> pa.RecordBatch:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+import mmap
 
 import numpy as np
 import pytest
@@ -106,3 +108,33 @@ def test_pages_are_disjoint_and_use_is_known_to_the_byte(slab: Slab) -> None:
     assert slab.used_bytes == 0
     whole = [pages.page_alloc(memory, 3) for _ in range(16)]
     assert all(whole), "freed pages of any class serve every other"
+
+
+def test_superpages_that_are_free_again_go_back_to_the_system_when_the_limit_falls() -> None:
+    """Their memory is real no more; what is in use stays as it is, and they can be used again."""
+    slab = Slab(8 << 20)
+    held = [int(pages.page_alloc(slab.arena, 3)) for _ in range(128)]
+    for page in held:
+        slab.words[page : page + pages.PAGE_WORDS[3]] = page
+    slab.trim(8 << 20)
+    kept, freed = held[::8], [p for p in held if p not in held[::8]]
+    for page in freed:
+        pages.page_free(slab.arena, page)
+    slab.trim(8 << 20)
+    assert _resident_bytes(slab) >= 8 << 20, "nobody else wants it"
+    slab.trim(1 << 20)
+    spare = slab.raw.nbytes - (8 << 20)  # real too, where the system has huge pages
+    assert _resident_bytes(slab) <= len(kept) * pages.SUPERPAGE_BYTES + spare
+    for page in kept:
+        assert (slab.words[page : page + pages.PAGE_WORDS[3]] == page).all()
+    again = [int(pages.page_alloc(slab.arena, 3)) for _ in freed]
+    assert sorted(again) == sorted(freed)
+
+
+def _resident_bytes(slab: Slab) -> int:
+    """What of the arena is real memory, as the system says."""
+    size = -(-slab.raw.nbytes // mmap.PAGESIZE)
+    there = (ctypes.c_ubyte * size)()
+    at = ctypes.c_void_p(slab.raw.ctypes.data)
+    assert ctypes.CDLL(None).mincore(at, ctypes.c_size_t(slab.raw.nbytes), there) == 0
+    return sum(v & 1 for v in there) * mmap.PAGESIZE

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import zlib
+from dataclasses import replace
+from random import Random
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +16,7 @@ from hypothesis import strategies as st
 from dovetail_proto.errors import ConfigError, Domain, Refusal
 from dovetail_proto.ids import GroupId, MapVersion, ProcessorId, QueryName
 from dovetail_proto.partition_map import MapPatch, PartitionMap, map_from_json
+from dovetail_proto.query import PARTITIONS_MAX
 
 Q = QueryName("q")
 P = [ProcessorId(f"p{i}") for i in range(4)]
@@ -94,9 +102,43 @@ def test_a_map_survives_the_store(moves: list[tuple[set[int], int]]) -> None:
     assert read.patch_since(MapVersion(1)) == newest.patch_since(MapVersion(1))
 
 
+def test_a_map_of_the_most_groups_is_small_as_text() -> None:
+    """As it is dealt, and when every group has moved by itself and to anybody: seed 1."""
+    random = Random(1)
+    names = [ProcessorId(f"processor-{i}") for i in range(200)]
+    dealt = PartitionMap.initial(
+        Q, [names[g * 200 // PARTITIONS_MAX] for g in range(PARTITIONS_MAX)]
+    )
+    assert len(dealt.to_json()) < 10_000
+    groups = list(range(PARTITIONS_MAX))
+    random.shuffle(groups)
+    owners = np.array(random.choices(range(200), k=PARTITIONS_MAX), np.int32)
+    worst = replace(
+        dealt,
+        version=MapVersion(PARTITIONS_MAX + 1),
+        owners=owners,
+        since=np.array(groups, np.int64) + 2,
+    )
+    assert len(worst.to_json()) < 8 * PARTITIONS_MAX
+    assert map_from_json(worst.to_json()) == worst
+
+
+def test_a_forged_map_does_not_swell() -> None:
+    """A short text that unpacks to more groups than there may be is refused before it does."""
+    known = json.loads(history([])[0][0].to_json())
+    for size in (PARTITIONS_MAX + 1, 1 << 26):
+        packed = base64.b64encode(zlib.compress(bytes(4 * size))).decode()
+        with pytest.raises(ConfigError, match="cut short or more than 65536"):
+            map_from_json(json.dumps({**known, "owners": packed}))
+
+
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"query": "q", "version": 1, "processors": [], "owners": "", "since": ""}'],
+    [
+        *("", "[]", "{}"),
+        '{"query": "q", "version": 1, "processors": [], "owners": "", "since": ""}',
+        '{"query": "q", "version": 1, "processors": ["p"], "owners": "AAAA", "since": "AAAA"}',
+    ],
 )
 def test_a_damaged_record_is_refused(text: str) -> None:
     """With our error, whatever is in the store."""

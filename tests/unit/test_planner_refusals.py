@@ -116,7 +116,12 @@ CLAUSES = [
 ]
 
 JOINS = [
-    (from_("trades t LEFT JOIN quotes q ON t.k = q.k"), 1, 36, "LEFT JOIN is not supported; only"),
+    (
+        from_("trades t LEFT JOIN quotes q ON t.k = q.k"),
+        1,
+        36,
+        "JOIN gives those alone, which is another answer",
+    ),
     (from_("trades t RIGHT OUTER JOIN quotes q ON true"), 1, 43, "RIGHT OUTER JOIN is not"),
     (from_("trades t FULL JOIN quotes q USING (k)"), 1, 36, "FULL JOIN is not supported"),
     (from_("trades t SEMI JOIN quotes q USING (k)"), 1, 36, "SEMI JOIN is not supported"),

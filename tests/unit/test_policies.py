@@ -22,16 +22,19 @@ from dovetail_manager.adaptation.snapshot import (
 )
 from dovetail_processor.adaptation.disk import bytes_to_push
 from dovetail_proto.errors import ConfigError
-from dovetail_proto.ids import ProcessorId, QueryName
+from dovetail_proto.ids import ProcessorId, QueryName, StreamName
 
 MB = 1_000_000
 DEFAULTS = AdaptationSettings()
 
 
-def load(name: str, used_mb: float, rate: float = 1.0, groups: int = 100) -> ProcessorLoad:
-    """A processor of 256 MB."""
+def load(
+    name: str, used_mb: float, rate: float = 1.0, groups: int = 100, *, limit_mb: float = 256
+) -> ProcessorLoad:
+    """A processor of 256 MB, unless told otherwise."""
     used = int(used_mb * MB)
-    return ProcessorLoad(ProcessorId(name), 256 * MB, used, used, groups, rate)
+    limit = int(limit_mb * MB)
+    return ProcessorLoad(ProcessorId(name), limit, used, used, limit, groups, rate)
 
 
 def at(*loads: ProcessorLoad, query_mb: float = 0, **fields: float) -> Snapshot:
@@ -53,14 +56,41 @@ def test_uneven_memory_moves_half_the_difference() -> None:
     assert isinstance(move, MoveState)
     assert (move.sender, move.receiver, move.want_bytes) == ("p1", "p2", 50 * MB)
     assert move.numbers["ratio"] == 0.5
-    assert "p2 / p1 = 0.50 is below 0.8" in move.reason
+    assert "p2 / p1 = 39% / 78% = 0.50 is below 0.8" in move.reason
+
+
+def test_how_full_a_processor_is_counts_not_how_many_bytes_it_uses() -> None:
+    """500 of 1000 MB beside 90 of 100: the second is fuller; 36 MB make both 53.6 % full."""
+    large, small = load("p1", 500, limit_mb=1000), load("p2", 90, limit_mb=100)
+    for name in ("distributed", "lazy-disk", "active-disk"):
+        [move, *_] = decide(name, at(large, small, query_mb=600))
+        assert isinstance(move, MoveState)
+        assert (move.sender, move.receiver) == ("p2", "p1")
+        assert (90 * MB - move.want_bytes) / 100 == pytest.approx(
+            (500 * MB + move.want_bytes) / 1000, rel=1e-6
+        )
+        assert "p1 / p2 = 50% / 90% = 0.56 is below 0.8" in move.reason
+    [even] = decide("distributed", at(large, load("p2", 50, limit_mb=100)))
+    assert isinstance(even, Nothing)
+    assert even.kind == "balanced"
+
+
+def test_a_small_processor_takes_what_is_little_to_a_large_one() -> None:
+    """86 MB is all that 100 MB can take of 950: below a tenth of 1000, above a tenth of 100."""
+    [move] = decide("distributed", at(load("p1", 950, limit_mb=1000), load("p2", 0, limit_mb=100)))
+    assert isinstance(move, MoveState)
+    assert move.want_bytes == 86_363_636
 
 
 @pytest.mark.parametrize(
     ("snapshot", "kind", "reason"),
     [
-        (at(load("p1", 100), load("p2", 80)), "balanced", "p2 / p1 = 0.80 is not below 0.8"),
-        (at(load("p1", 40), load("p2", 0)), "too small", "half the difference is 20000000 bytes"),
+        (
+            at(load("p1", 100), load("p2", 80)),
+            "balanced",
+            "p2 / p1 = 31% / 39% = 0.80 is not below 0.8",
+        ),
+        (at(load("p1", 40), load("p2", 0)), "too small", "20000000 bytes would make both as full"),
         (at(load("p1", 200)), "alone", "1 processors are free to adapt, a move needs 2"),
         (
             at(load("p1", 200), replace(load("p2", 0), free=False)),
@@ -94,20 +124,32 @@ def test_many_processors_pair_the_most_with_the_least_used() -> None:
     assert (only.sender, only.receiver) == ("p0", "p5")
 
 
-@given(st.lists(st.integers(0, 256), min_size=2, max_size=12))
-def test_a_round_never_makes_memory_more_uneven(used: list[int]) -> None:
-    """Each processor moves at most once, no receiver ends above its sender's start."""
-    loads = [load(f"p{i:02d}", mb) for i, mb in enumerate(used)]
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 100), st.sampled_from((16, 64, 256))), min_size=2, max_size=12
+    )
+)
+def test_a_round_never_makes_memory_more_uneven(used: list[tuple[int, int]]) -> None:
+    """Each processor moves at most once, to one that is less full and stays no fuller."""
+    loads = [
+        load(f"p{i:02d}", percent * mb / 100, limit_mb=mb) for i, (percent, mb) in enumerate(used)
+    ]
     moves = [d for d in decide("distributed", at(*loads)) if isinstance(d, MoveState)]
     ends = [p for d in moves for p in (d.sender, d.receiver)]
     assert len(ends) == len(set(ends))
+    limits = {p.processor: p.limit_bytes for p in loads}
     after = {p.processor: p.used_bytes for p in loads}
-    before = max(after.values()) - min(after.values())
+
+    def full(processor: ProcessorId) -> float:
+        return after[processor] / limits[processor]
+
+    before = max(map(full, after)) - min(map(full, after))
     for d in moves:
+        assert full(d.receiver) < full(d.sender)
         after[d.sender] -= d.want_bytes
         after[d.receiver] += d.want_bytes
-        assert after[d.receiver] <= after[d.sender] + 1
-    assert max(after.values()) - min(after.values()) <= before
+        assert full(d.receiver) <= full(d.sender) + 1e-6
+    assert max(map(full, after)) - min(map(full, after)) <= before
 
 
 def test_none_and_disk_never_move() -> None:
@@ -125,7 +167,7 @@ def test_none_and_disk_never_move() -> None:
 
 
 def test_active_disk_forces_the_least_productive_when_memory_is_balanced() -> None:
-    """Rates 4 and 1 differ by more than 2: push 30 % of 200 MB, within 1000 − 512 MB."""
+    """Rates 4 and 1 differ by more than 2: push 30 % of 200 MB, within 1000 − 0.8 · 512 MB."""
     snapshot = at(load("p1", 210, rate=4.0), load("p2", 200, rate=1.0), query_mb=1000)
     [_, push] = decide("active-disk", snapshot)
     assert isinstance(push, PushState)
@@ -134,13 +176,42 @@ def test_active_disk_forces_the_least_productive_when_memory_is_balanced() -> No
 
 
 def test_active_disk_never_forces_more_than_the_cluster_lacks() -> None:
-    """M_query − M_cluster − forced: 532 − 512 − 15 leaves 5 MB, then nothing."""
-    loads = (load("p1", 210, rate=4.0), load("p2", 200, rate=1.0))
-    [_, push] = decide("active-disk", at(*loads, query_mb=532, forced_bytes=15 * MB))
+    """M_query − M_cluster − forced: 420 − 0.8 · 500 − 15 leaves 5 MB, then nothing."""
+    loads = (load("p1", 210, 4.0, limit_mb=250), load("p2", 200, 1.0, limit_mb=250))
+    [_, push] = decide("active-disk", at(*loads, query_mb=420, forced_bytes=15 * MB))
     assert isinstance(push, PushState)
     assert push.want_bytes == 5 * MB
-    decisions = decide("active-disk", at(*loads, query_mb=532, forced_bytes=20 * MB))
+    decisions = decide("active-disk", at(*loads, query_mb=420, forced_bytes=20 * MB))
     assert [d.kind for d in decisions if isinstance(d, Nothing)] == ["balanced", "bound"]
+    open_ended = replace(at(*loads, query_mb=300), unknown=(StreamName("s"), StreamName("t")))
+    [_, nothing] = decide("active-disk", open_ended)
+    assert isinstance(nothing, Nothing)
+    assert nothing.kind == "unknown"
+    assert "without what streams 's', 't' still bring" in nothing.reason
+
+
+def test_m_cluster_is_what_theta_m_leaves_for_this_querys_state() -> None:
+    """A limit is shared with queues, output and other queries: 100 of 256 MB are for this state."""
+    loads = [
+        replace(load(name, 80, rate), state_limit_bytes=100 * MB)
+        for name, rate in (("p1", 4.0), ("p2", 1.0))
+    ]
+    [_, push] = decide("active-disk", at(*loads, query_mb=170))
+    assert isinstance(push, PushState)
+    assert push.numbers["m_cluster_bytes"] == 160 * MB
+    assert push.want_bytes == 10 * MB
+
+
+@pytest.mark.parametrize(("held_mb", "kind"), [(39, Nothing), (41, PushState)])
+def test_active_disk_forces_nothing_while_memory_is_nearly_empty(
+    held_mb: float, kind: type[Decision]
+) -> None:
+    """Below 40 % of what state may take, however much is expected."""
+    loads = (load("p1", held_mb, 4.0, limit_mb=100), load("p2", held_mb, 1.0, limit_mb=100))
+    [_, verdict] = decide("active-disk", at(*loads, query_mb=1e6))
+    assert isinstance(verdict, kind)
+    if isinstance(verdict, Nothing):
+        assert verdict.kind == "nearly empty"
 
 
 def test_active_disk_moves_first_when_memory_is_uneven() -> None:
@@ -213,11 +284,25 @@ def test_the_interval_counts_from_the_last_admitted_move() -> None:
     assert all(r.admitted for r in admission.history)
 
 
+def test_several_reasons_for_doing_nothing_are_one_record_each() -> None:
+    """Under active-disk every idle round has two; the next adaptation begins new records."""
+    admission = Admission(policy("active-disk"), DEFAULTS)
+    even = at(load("p1", 100), load("p2", 100))
+    for second in range(50):
+        assert admission.decide(replace(even, now_s=100.0 + second), busy=set()) == []
+    told = [(r.decision.kind, r.repeated, r.at_s) for r in admission.history]  # type: ignore[union-attr]
+    assert told == [("balanced", 50, 149.0), ("equally productive", 50, 149.0)]
+    uneven = replace(at(load("p1", 200), load("p2", 100)), now_s=150.0)
+    assert len(admission.decide(uneven, busy=set())) == 1
+    admission.decide(replace(even, now_s=200.0), busy=set())
+    assert [r.repeated for r in admission.history if isinstance(r.decision, Nothing)][-2:] == [1, 1]
+
+
 def test_forced_pushes_count_against_the_bound_while_they_run() -> None:
     """An order of 60 MB that is not answered yet leaves 28 MB of 88; the answer settles it."""
     admission = Admission(policy("active-disk"), DEFAULTS)
     loads = (load("p1", 210, rate=4.0), load("p2", 200, rate=1.0), load("p3", 205, rate=1.5))
-    snapshot = at(*loads, query_mb=768 + 88)
+    snapshot = at(*loads, query_mb=0.8 * 768 + 88)
     [first] = admission.decide(snapshot, busy=set())
     assert isinstance(first, PushState)
     assert (first.processor, first.want_bytes) == ("p2", 60 * MB)

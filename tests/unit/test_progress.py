@@ -37,6 +37,7 @@ class Told:
     held_bytes: int = 40_000_000
     pushes: int = 3
     spilled_bytes: int = 90_000_000
+    waits_for: str = ""
 
 
 @dataclass
@@ -94,3 +95,27 @@ def test_a_terminal_sees_rows_memory_pushes_and_the_clean_up() -> None:
         assert words in text
     for words in ("counting what is owed, 5.0 MB read", "777 of 9,999 owed combinations"):
         assert words in text
+
+
+def test_a_run_that_waits_says_so_at_once_and_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever reads the log can make room; when there is some, the lines go on."""
+    clock = Clock()
+    lines = PlainLines(64_000_000, clock)
+    for _ in range(25):
+        clock.now += PLAIN_LINE_S / 10
+        lines.running(Told(waits_for="the disk is full"))
+    assert capsys.readouterr().err == "run: waits: the disk is full\n"
+    clock.now += PLAIN_LINE_S
+    lines.running(Told())
+    assert "rows in" in capsys.readouterr().err
+    lines.running(Told(waits_for="it is full again"))
+    assert "it is full again" in capsys.readouterr().err
+    screen = io.StringIO()
+    console = Console(file=screen, width=100, force_terminal=True)
+    with Live(console=console, transient=True, refresh_per_second=1) as live:
+        panel = Panel(64_000_000, live, clock)
+        panel.planned(PLAN)
+        clock.now += 1
+        panel.running(Told(waits_for="the disk is full"))
+        live.refresh()
+    assert "waits: the disk is full" in screen.getvalue()

@@ -47,14 +47,14 @@ def test_a_size_out_of_range_is_refused(text: str) -> None:
 )
 def test_a_share_is_a_percentage_or_a_fraction(text: str, share: float) -> None:
     """Both mean the same."""
-    assert parse_share(text, what="--push") == pytest.approx(share)
+    assert parse_share(text, what="--push-fraction") == pytest.approx(share)
 
 
 @pytest.mark.parametrize("text", ["0%", "101%", "30", "-5%", "half", "", "%"])
 def test_a_share_out_of_range_is_refused(text: str) -> None:
     """A push of nothing would never free memory; 30 is more likely 30 % than 30 times."""
-    with pytest.raises(ConfigError, match=r"--push: .*30%"):
-        parse_share(text, what="--push")
+    with pytest.raises(ConfigError, match=r"--push-fraction: .*30%"):
+        parse_share(text, what="--push-fraction")
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dovetail_processor.sinks import CountingSink, ParquetSink, checksum, prepare_output
+from dovetail_processor.sinks import (
+    CountingSink,
+    ParquetSink,
+    checksum,
+    claim_output,
+    prepare_output,
+)
 from dovetail_proto.errors import OutputError
+from kit import small_disks
 from kit.arrow_samples import ROWS, plain_samples
 
 NUMBERS = pa.schema([("k", pa.int64()), ("v", pa.float64()), ("s", pa.string())])
@@ -35,6 +42,21 @@ def read_back(folder: Path) -> pa.Table:
     """Every file of the folder, in order of names, as a reader of Parquet sees them."""
     files = sorted(folder.glob("*.parquet"))
     return pa.concat_tables([pq.read_table(f) for f in files])
+
+
+def test_a_shared_output_folder_is_one_runs(tmp_path: Path) -> None:
+    """Every processor of the run may claim it, whatever the others wrote; nobody else may."""
+    out = tmp_path / "new" / "out"
+    assert claim_output(out, "q-1") == out
+    (out / "q-p1-00000.parquet").touch()
+    claim_output(out, "q-1")
+    with pytest.raises(OutputError, match="is not empty"):
+        claim_output(out, "q-2")
+    (out / ".run-q-2").touch()
+    with pytest.raises(OutputError, match="is another query's"):
+        claim_output(out, "q-2")
+    with pytest.raises(OutputError, match="cannot be written"):
+        claim_output(tmp_path / ("x" * 300), "q-1")
 
 
 @pytest.mark.parametrize("name", plain_samples())
@@ -178,15 +200,8 @@ DISK_BYTES = 4 << 20
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk that is soon full, mounted for the test."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(place)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"no small disk can be mounted here: {done.stderr.strip()}")
-    yield place
-    # Lazily: threads of a reader may close their files a moment after the test.
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    with small_disks.small_disk(tmp_path / "disk", DISK_BYTES) as place:
+        yield place
 
 
 def test_a_full_disk_is_told_and_finished_files_stay(small_disk: Path) -> None:

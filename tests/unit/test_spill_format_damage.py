@@ -258,8 +258,8 @@ def test_another_version_is_refused_with_what_to_do(closed_store: Path, tmp_path
     root = tmp_path / "s"
     shutil.copytree(closed_store, root)
     path = root / "query.json"
-    path.write_text(path.read_text().replace('"version": 2', '"version": 3', 1))
-    with pytest.raises(SpillError, match=r"format version 3.*use the Dovetail that wrote it"):
+    path.write_text(path.read_text().replace('"version": 3', '"version": 4', 1))
+    with pytest.raises(SpillError, match=r"format version 4.*use the Dovetail that wrote it"):
         SpillStore.open(str(root))
 
 

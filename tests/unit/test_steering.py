@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from dovetail_manager import membership
 from dovetail_manager.load import RATE_HALF_LIFE_S, LoadTracker
 from dovetail_manager.membership import Membership, MemberState
 from dovetail_manager.moves.journal import Journal, Write
 from dovetail_manager.moves.protocol import Persist, Send
 from dovetail_manager.steering import Output, Steering, SteeringSettings
+from dovetail_proto.assignment import DiskSettings
 from dovetail_proto.errors import ConfigError, Domain, Refusal
 from dovetail_proto.ids import Epoch, GroupId, ProcessorId, QueryName, SplitId
 from dovetail_proto.messages import (
@@ -54,6 +57,32 @@ def test_a_silent_member_is_declared_dead_and_stays_dead() -> None:
         members.heartbeat(beat(A), 11.0)
     with pytest.raises(Refusal, match="incarnation 1 of processor 'a' is over"):
         members.join(join(A), 11.0)
+
+
+def test_members_that_are_long_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the store too, oldest first; not who had a part in a query that is there."""
+    monkeypatch.setattr(membership, "GONE_MAX", 3)
+    steering = Steering(Epoch(1), 0, SteeringSettings("1", dead_after_s=10))
+    store: dict[str, str] = {}
+
+    def do(outputs: list[Output]) -> None:
+        for write in [o for o in outputs if isinstance(o, Write)]:
+            for key, text in write.puts.items():
+                if text is None:
+                    del store[key]
+                else:
+                    store[key] = text
+            do(steering.confirmed(write.revision, 0.0))
+
+    names = [ProcessorId(f"p{n}") for n in range(10)]
+    for n, name in enumerate(names):
+        do(steering.handle(name, join(name, incarnation=n + 1), 0.0))
+        do(steering.handle(name, Leave(name, n + 1), 0.0))
+        do(steering.tick(10.0 * n + 1))
+    assert sorted(store) == [f"member/{name}" for name in names[-4:]]
+    assert sorted(steering.membership.members) == names[-4:]
+    do(steering.handle(names[0], join(names[0], incarnation=1), 0.0))
+    assert steering.membership.members[names[0]].state is MemberState.ALIVE
 
 
 def test_a_manager_that_slept_does_not_blame_its_members() -> None:
@@ -141,12 +170,13 @@ def test_a_new_incarnation_starts_its_counters_afresh() -> None:
 
 
 def test_the_state_of_a_query_is_told_or_estimated() -> None:
-    """Expected bytes, else held + spilled + what sources still hold."""
+    """Bytes of memory held and pushed, and as much per row for the rows that are still to come."""
     tracker = LoadTracker()
-    tracker.heartbeat(beat(A), 0.0)
-    tracker.heartbeat(beat(B), 0.0)
-    assert tracker.query_bytes(Q, None, left_bytes=7) == 2 * 45 + 7
-    assert tracker.query_bytes(Q, 1234, left_bytes=7) == 1234
+    for who in (A, B):
+        load = QueryLoad(Q, 10, 40, 5, 0, rows_in=(4, 6), pushed_bytes=20)
+        tracker.heartbeat(replace(beat(who), loads=(load,)), 0.0)
+    assert tracker.query_bytes(Q, rows_left=0) == 2 * 60
+    assert tracker.query_bytes(Q, rows_left=30) == 2 * 60 + 30 * 6
 
 
 # Journal -----------------------------------------------------------------------------------------
@@ -208,7 +238,8 @@ class Manager:
         """Query q over all members."""
         hosts = {A: (SplitId("q/0"),)}
         chosen = {"partitions": 4, "split_hosts": hosts, "policy_name": "lazy-disk", **fields}
-        self.act(self.steering.submit(Q, **chosen, now_s=self.now_s))
+        disk = DiskSettings(True)
+        self.act(self.steering.submit(Q, **chosen, disk=disk, now_s=self.now_s))
 
 
 def test_a_member_is_welcomed_when_it_is_written_down() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dovetail_processor.adaptation.recent_output import LOOKS_PER_HALF_LIFE, RecentOutput
 from dovetail_processor.adaptation.victims import (
     GroupStats,
     VictimOrder,
@@ -139,3 +140,54 @@ def test_half_a_million_groups_are_ranked_in_under_a_second(order: VictimOrder) 
     chosen = victims(stats, int(stats.bytes.sum()) // 3, order)
     assert time.thread_time() - start < 1.0
     assert len(chosen) > 1000
+
+
+HALF_LIFE_S = 10.0
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 5), st.integers(0, 2), st.integers(0, 1000)), max_size=40),
+    st.integers(0, 39),
+)
+def test_with_a_half_life_old_combinations_count_less(
+    made: list[tuple[float, int, int]], pushed_at: int
+) -> None:
+    """Against the sum of each combination's own weight; a push starts the group anew."""
+    produced, generation = np.zeros(3, np.int64), np.zeros(3, np.int64)
+    recent = RecentOutput(produced, generation, HALF_LIFE_S)
+    plain = RecentOutput(produced, generation, 0.0)
+    now_s, weighed = 0.0, np.zeros(3)
+
+    def pass_time(until_s: float) -> float:
+        for at_s in np.arange(now_s, until_s, HALF_LIFE_S / 100):
+            recent.look(float(at_s))
+        weighed[:] *= 0.5 ** ((until_s - now_s) / HALF_LIFE_S)
+        return until_s
+
+    for step, (passed_s, group, count) in enumerate(made):
+        now_s = pass_time(now_s + passed_s)
+        produced[group] += count
+        weighed[group] += count
+        if step == pushed_at:
+            generation[0] += 1
+            produced[0] = weighed[0] = 0
+    now_s = pass_time(now_s + HALF_LIFE_S)
+    error = 2 ** (1.2 / LOOKS_PER_HALF_LIFE)  # looks of this test are not more exact
+    counted = recent.counted(now_s)
+    assert (counted >= weighed - 1e-6).all()
+    assert (counted <= weighed * error + 1e-6).all()
+    assert plain.counted(now_s) is produced
+
+
+def test_a_group_that_was_productive_once_goes_when_only_lately_counts() -> None:
+    """And stays when every combination counts alike."""
+    produced, generation = np.array([0, 0]), np.zeros(2, np.int64)
+    recent = RecentOutput(produced, generation, HALF_LIFE_S)
+    recent.look(0.0)
+    produced[0] = 1000
+    recent.look(1.0)
+    produced[1] = 100
+    held, last = np.array([10, 10]), np.array([100.0, 100.0])
+    now = recent.counted(100.0)
+    assert victims(GroupStats(held, now, last), 1, VictimOrder.LEAST_PRODUCTIVE) == [0]
+    assert victims(GroupStats(held, produced, last), 1, VictimOrder.LEAST_PRODUCTIVE) == [1]

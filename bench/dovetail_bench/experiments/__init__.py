@@ -1,4 +1,4 @@
-"""Experiments of the papers, one file per figure, on this implementation.
+"""Experiments of the papers, one file per figure, on this implementation, and one of our own.
 
 Every experiment is a module with `TITLE`, `run() -> Experiment` and `plot(experiment, path)`. The
 papers' plots are not at hand: what is compared is what their text states.
@@ -18,6 +18,7 @@ NAMES = {
     "s4-fig10": "s4_fig10",
     "s4-fig11": "s4_fig11",
     "s4-fig12": "s4_fig12",
+    "half-life": "half_life",
     "s4-fig14": "s4_fig14",
     "s4-fig15": "s4_fig15",
     "s4-fig16": "s4_fig16",

@@ -2,18 +2,18 @@
 
 A manager and one to five processors are started for every line of a figure; the Python client
 declares three streams, submits the join and sends rows at a steady rate, while the query's status
-is looked at twice a second. The paper's time is divided by 60: a minute of it is a second
-here, and so are run times, phases of the load and the time between moves. Tuples arrive 60 times as
-fast, so as many arrive. What S4 does not know of is off: no smallest size of a move, no rest for
-groups that moved, one pair at a time, and groups with state on disk do not move.
+is looked at four times a second. The paper's time is divided by 120: a minute of it is half a
+second here, and so are run times, phases of the load and the time between moves. Tuples arrive 120
+times as fast, so as many arrive. What S4 does not know of is off: no smallest size of a move, no
+rest for groups that moved, one pair at a time, and groups with state on disk do not move.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psutil
@@ -25,11 +25,13 @@ from dovetail.streams import Stream
 from dovetail_bench.experiments.experiment import Experiment
 from dovetail_bench.workloads import Workload
 from dovetail_manager.adaptation.snapshot import AdaptationSettings
-from dovetail_processor.cluster.shares import cluster_shares
+from dovetail_pipeline.cleanup import CleanupResult, run_here
+from dovetail_pipeline.cleanup.stores import find_cleanups
 from dovetail_proto.admin import QueryStatus
+from dovetail_proto.cluster_memory import cluster_shares
 from dovetail_proto.errors import DovetailError, MemoryLimitError
 
-MINUTE_S = 1.0
+MINUTE_S = 0.5
 """What a minute of the paper takes here."""
 
 LENGTH = 1.0
@@ -42,13 +44,14 @@ SPILL_ABOVE = 0.8
 """θ_m, the default: of what a limit leaves for state."""
 
 PARTITIONS = 300
+CLEANUP_BYTES = 1 << 30
 
 HEARTBEAT_S = 0.05
 SAMPLE_S = 0.05
-"""Three paper seconds: what the manager knows is younger than its shortest interval by far."""
+"""Six paper seconds: what the manager knows is younger than its shortest interval by far."""
 
-TICK_S = 0.1
-POINT_S = 0.5
+TICK_S = 0.05
+POINT_S = 0.25
 WARM_UP_ROWS = 500
 MOVED = ("completed", "partly")
 SEED = 4
@@ -111,9 +114,7 @@ def limit_for(threshold_bytes: int) -> int:
 def _state_share(limit_bytes: int) -> int:
     """What a limit leaves for state where one of three streams has its home."""
     try:
-        bounds = cluster_shares(
-            limit_bytes, queries=1, inputs=3, partitions=PARTITIONS, hosted=1, peers=3
-        )
+        bounds = cluster_shares(limit_bytes, inputs=3, partitions=PARTITIONS, hosted=1, peers=3)
     except MemoryLimitError:
         return 0
     return bounds.shares.state
@@ -124,9 +125,15 @@ def rows_of(minutes: float, tuple_ms: float) -> int:
     return round(minutes * 60_000 / tuple_ms * LENGTH)
 
 
+def clean_up_here(query: Query) -> CleanupResult:
+    """Produce what a closed query owes in this process: the time of starting another is not in."""
+    (found,) = find_cleanups([query.spill_place()], query=query.name, output="none")
+    return run_here(found.stores, None, CLEANUP_BYTES)
+
+
 def clean_up(query: Query) -> dict[str, Any]:
     """What a closed query left owed, and how long it takes this machine to produce it."""
-    cleaned = query.cleanup(None, on="local")
+    cleaned = clean_up_here(query)
     return {"results_left": cleaned.rows, "cleanup_ms": round(cleaned.seconds * 1e3, 1)}
 
 
@@ -141,26 +148,45 @@ def run_lines(
     experiment.settings |= {
         "minute_of_the_paper_s": MINUTE_S,
         "run_s": load.seconds,
+        "paper_minutes": load.minutes * LENGTH,
         "tuples_per_s_and_stream": round(load.rows_per_s),
         "tuples_per_stream": load.workload.rows,
         "memory_bytes": {line.series: line.memory_bytes for line in lines},
+        "m_query_bytes": {n.series: n.expected_bytes for n in lines if n.expected_bytes},
         "load_average_before": psutil.getloadavg()[0],  # of the machine: idle, or what else ran?
     }
     tables = [load.workload.table(i) for i in range(load.workload.streams)]
     for line in lines:
-        with LocalCluster(
-            line.processors,
-            memory_bytes=line.memory_bytes,
-            policy=line.policy,
-            adaptation=line.adaptation(load.minutes),
-            heartbeat_s=HEARTBEAT_S,
-            sample_s=SAMPLE_S,
-        ) as local:
-            run = _Run(local, load, line)
-            run.warm_up(tables)
-            run.feed(tables)
-            experiment.rows += run.points
-            experiment.totals.append(run.total(finish))
+        key = (load, replace(line, series=""), finish)
+        points, total = shared[key] if key in shared else _run_line(load, line, tables, finish)
+        if sharing:
+            shared[key] = (points, total)
+        experiment.rows += [{**point, "series": line.series} for point in points]
+        experiment.totals.append({**total, "series": line.series})
+
+
+sharing = False
+"""Whether lines with the same settings are run once for all figures; `__main__` does so."""
+
+shared: dict[Hashable, tuple[list[dict[str, Any]], dict[str, Any]]] = {}
+"""Points and totals of the lines that were run while `sharing`, by all but their name."""
+
+
+def _run_line(
+    load: Load, line: Line, tables: list[pa.Table], finish: Callable[[Query], dict[str, Any]]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    with LocalCluster(
+        line.processors,
+        memory_bytes=line.memory_bytes,
+        policy=line.policy,
+        adaptation=line.adaptation(load.minutes),
+        heartbeat_s=HEARTBEAT_S,
+        sample_s=SAMPLE_S,
+    ) as local:
+        run = _Run(local, load, line)
+        run.warm_up(tables)
+        run.feed(tables)
+        return run.points, run.total(finish)
 
 
 class _Run:

@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from dovetail_bench.experiments.experiment import Experiment
+from dovetail_bench.experiments.owned_workload import OwnedWorkload
 from dovetail_bench.workloads import RangeWorkload
 from dovetail_manager.planner import plan_query
 from dovetail_pipeline.cleanup import run_local
@@ -40,12 +41,14 @@ TICK_S = 0.02
 """Rows arrive in batches of 666: less than a per cent of what a stream delivers in all."""
 
 LIMIT_BYTES = 12 << 20
-SPILL_THRESHOLD = 0.8
+SPILL_ABOVE_RATIO = 0.8
 ROOMY_BYTES = 1 << 30
 CLEANUPS = 3
 """The best of so many is told: a clean-up takes a fraction of a second, any disturbance as much."""
 
 SEED = 4
+
+Streams = RangeWorkload | OwnedWorkload
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,8 @@ class Series:
 
     name: str
     victims: str
-    push_share: float  # 0: all state is kept in memory
+    push_fraction: float  # 0: all state is kept in memory
+    half_life_s: float = 0.0  # of P_o; 0: it is the paper's plain sum
 
 
 def workload(join_ratios: tuple[int, ...]) -> RangeWorkload:
@@ -62,8 +66,14 @@ def workload(join_ratios: tuple[int, ...]) -> RangeWorkload:
     return RangeWorkload(rows=ROWS, tuple_range=30_000, join_ratios=join_ratios, seed=SEED)
 
 
-def run_series(experiment: Experiment, streams: RangeWorkload, lines: Sequence[Series]) -> None:
-    """Run each line, and add its points and totals to the experiment."""
+def run_series(
+    experiment: Experiment, streams: Streams, lines: Sequence[Series], *, input_time: bool = False
+) -> None:
+    """Run each line, and add its points and totals to the experiment.
+
+    With `input_time` the engine's clock is that of the input: a machine that does not keep up
+    makes the run longer, but not θ_t or a half life shorter.
+    """
     experiment.settings |= {
         "tuples_per_s_and_stream": round(ROWS_PER_S),
         "times_the_papers_rate": SPEED_UP,
@@ -73,17 +83,22 @@ def run_series(experiment: Experiment, streams: RangeWorkload, lines: Sequence[S
         "join_ratios": list(streams.join_ratios),
         "partitions": streams.partitions,
         "memory_limit_bytes": LIMIT_BYTES,
-        "spill_threshold": SPILL_THRESHOLD,
+        "spill_above_ratio": SPILL_ABOVE_RATIO,
         "inactive_after_s": RUN_S / 2,
     }
     tables = [streams.table(i) for i in range(streams.streams)]
-    _run(streams, [t.slice(0, 2000) for t in tables], lines[0], Experiment("", "", {}))  # warm up
+    # Warm up.
+    _run(streams, [t.slice(0, 2000) for t in tables], lines[0], Experiment("", "", {}), False)
     for line in lines:
-        _run(streams, tables, line, experiment)
+        _run(streams, tables, line, experiment, input_time)
 
 
 def _run(
-    streams: RangeWorkload, tables: Sequence[pa.Table], line: Series, experiment: Experiment
+    streams: Streams,
+    tables: Sequence[pa.Table],
+    line: Series,
+    experiment: Experiment,
+    input_time: bool,
 ) -> None:
     plan = plan_query(
         streams.sql,
@@ -91,21 +106,27 @@ def _run(
         name="experiment",
         partitions=streams.partitions,
     )
-    pushes = line.push_share > 0
+    pushes = line.push_fraction > 0
     settings = EngineSettings(
         memory_bytes=LIMIT_BYTES if pushes else ROOMY_BYTES,
         policy="disk" if pushes else "none",
         victims=line.victims,
-        push_share=line.push_share or 1.0,  # of no account where nothing is pushed
-        spill_threshold=SPILL_THRESHOLD,
+        push_fraction=line.push_fraction or 1.0,  # of no account where nothing is pushed
+        spill_above_ratio=SPILL_ABOVE_RATIO,
         inactive_after_s=RUN_S / 2,
+        productivity_half_life_s=line.half_life_s,
         seed=SEED,
     )
     pace = _Pace()
+    sources = [_PacedSource(table, pace) for table in tables]
+
+    def arrived_s() -> float:
+        return min(source.arrived_s for source in sources)
+
     points: list[dict[str, Any]] = []
 
     def note(progress: Progress) -> None:
-        seconds = pace.seconds()
+        seconds = arrived_s() if input_time else pace.seconds()
         points.append(
             {
                 "series": line.name,
@@ -119,15 +140,16 @@ def _run(
 
     with tempfile.TemporaryDirectory(prefix="dovetail-experiment-") as folder:
         store = SpillStore.create(folder, plan) if pushes else None
-        sources = [_PacedSource(table, pace) for table in tables]
-        engine = Engine(plan, sources, CountingSink(plan.output_schema), store, settings)
+        clock = arrived_s if input_time else time.monotonic
+        sink = CountingSink(plan.output_schema)
+        engine = Engine(plan, sources, sink, store, settings, clock=clock)
         done = engine.run(progress=note)
         total: dict[str, Any] = {
             "series": line.name,
             "results_run": done.results,
             "pushes": done.pushes,
             "peak_held_bytes": done.peak_held_bytes,
-            "run_s": round(done.seconds, 3),
+            "run_s": round(pace.seconds(), 3),
             "results_left": 0,
             "cleanup_ms": 0.0,
         }
@@ -172,6 +194,7 @@ class _PacedSource(FileSource):
     def __init__(self, table: pa.Table, pace: _Pace) -> None:
         self._table = table
         self._pace = pace
+        self.arrived_s = 0.0  # all before it has arrived, in the time of the input
         self.schema = table.schema
         self.rows_total = table.num_rows
         self.bytes_total = table.nbytes
@@ -185,4 +208,5 @@ class _PacedSource(FileSource):
         table = self._table.select(list(columns))
         for first in range(0, table.num_rows, rows):
             self._pace.wait_until((first + rows) / ROWS_PER_S)
+            self.arrived_s = first / ROWS_PER_S
             yield from table.slice(first, rows).combine_chunks().to_batches()

@@ -10,12 +10,15 @@ from dovetail_bench.measure import machine
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Something that the paper states, and what we found."""
+    """Something that the paper states, and what one run found."""
 
     claim: str
     paper: str
     ours: str
-    holds: bool
+    holds: bool  # in this run
+    bar: str  # what `ours` had to be
+    set_by: str = ""  # the parameter that was chosen so that it holds; empty: none
+    difference: float | None = None  # signed; not told from noise if runs differ by as much
 
 
 @dataclass(slots=True)

@@ -57,5 +57,5 @@ def plot_minutes(
         label=label,
         scale=1e-6,
         over="paper_minutes",
-        along="minutes of the paper (a second each, here)",
+        along="minutes of the paper (half a second each, here)",
     )

@@ -9,6 +9,7 @@ Dovetail's own clean-up, which shares all stores out among all cores whoever wro
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from dovetail_bench.experiments.plotting import plot_minutes
 from dovetail_bench.workloads import RangeWorkload
 from dovetail_pipeline.cleanup import run_local
 from dovetail_pipeline.cleanup.stores import find_cleanups
+from dovetail_proto.spill_format import RunRecord, SpillStore
 
 TITLE = "six hours with far too little memory: clean-up after lazy-disk and after no moves"
 HOURS = 6
@@ -58,12 +60,21 @@ def run() -> Experiment:
     return experiment
 
 
+class _Alone(SpillStore):
+    """One processor's store, cleaned up although others of the run are elsewhere, as S4 does."""
+
+    def run_record(self) -> RunRecord:
+        """As if the run had this store alone."""
+        return replace(super().run_record(), owned=None)
+
+
 def clean_up_each(query: Query) -> dict[str, Any]:
     """Clean up the store of each processor by itself, and then all together."""
     (found,) = find_cleanups([query.spill_place()], query=query.name, output="none")
     left: dict[str, int] = {}
     took_ms: dict[str, float] = {}
-    for store in found.stores:
+    for one in found.stores:
+        store = _Alone.open(one.root)
         name = store.root.rstrip("/").rsplit("/", 1)[-1]
         seconds = []
         for _ in range(CLEANUPS):
@@ -72,7 +83,7 @@ def clean_up_each(query: Query) -> dict[str, Any]:
             store.storage.remove("cleanup")  # so that the next starts from nothing
         left[name] = cleaned.rows
         took_ms[name] = round(min(seconds) * 1e3, 1)
-    together = query.cleanup(None, on="local")
+    together = cluster_runs.clean_up_here(query)
     assert together.rows == sum(left.values()), "a group is on the disks of two processors"
     return {
         "results_left": together.rows,
@@ -95,6 +106,7 @@ def judge(experiment: Experiment) -> None:
             f"lazy-disk {lazy['results_run']:,}, no moves {without['results_run']:,} "
             f"({per_cent(share)})",
             abs(share - 1) < SIMILAR,
+            "within ±25 %",
         ),
         Claim(
             "without moves the clean-up takes far longer, as one machine has most of the work",
@@ -103,6 +115,7 @@ def judge(experiment: Experiment) -> None:
             f"{without['cleanup_ms']:,.0f} ms for {without['results_left']:,} results against "
             f"{lazy['cleanup_ms']:,.0f} ms for {lazy['results_left']:,} ({factor:.1f} : 1)",
             factor > 1.5,
+            "over 1.5 : 1",
         ),
     ]
 

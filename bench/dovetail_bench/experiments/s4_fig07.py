@@ -37,7 +37,7 @@ def judge(experiment: Experiment) -> None:
     """When do one and two run out of memory, and do more than enough processors help?"""
     stops = {t["series"]: t["stopped_at_minute"] for t in experiment.totals}
     # A sample may come before four and five differ at all: the last three quarters count.
-    shares = shares_of(experiment, "M5", "M4", quarters(experiment.settings["run_s"])[1:])
+    shares = shares_of(experiment, "M5", "M4", quarters(experiment.settings["paper_minutes"])[1:])
     worst = max(shares, key=lambda s: abs(s - 1))
     enough = stops["M4"] is None and stops["M5"] is None
     experiment.claims += [
@@ -46,12 +46,15 @@ def judge(experiment: Experiment) -> None:
             f"after about {PAPER_STOPS['M1']} of {MINUTES} minutes",
             _stop(stops["M1"]),
             stops["M1"] is not None and abs(stops["M1"] - PAPER_STOPS["M1"]) < 3,
+            "25 ± 3 minutes",
+            set_by="the memory limit",
         ),
         Claim(
             "two machines run longer, and stop too",
             f"after about {PAPER_STOPS['M2']} of {MINUTES} minutes",
             _stop(stops["M2"]),
             stops["M2"] is not None and stops["M2"] > (stops["M1"] or 0),
+            "stops, later than one",
         ),
         Claim(
             "once memory suffices, more machines do not help: M4 and M5 are almost the same",
@@ -59,6 +62,7 @@ def judge(experiment: Experiment) -> None:
             f"M5 against M4 {per_cent(worst)} where they differ most"
             + ("" if enough else "; not both ran to the end"),
             enough and abs(worst - 1) < ALIKE,
+            "within ±5 %",
         ),
     ]
 

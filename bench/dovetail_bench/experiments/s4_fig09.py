@@ -26,6 +26,7 @@ def run() -> Experiment:
             "stated, no numbers",
             ", ".join(f"{share} %: {n:,}" for share, n in zip(SHARES, found, strict=True)),
             falls,
+            "each fewer than the one before",
         )
     )
     return experiment

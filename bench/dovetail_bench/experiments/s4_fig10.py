@@ -29,12 +29,14 @@ def run() -> Experiment:
             f"peak {peak / 1e6:.1f} MB of a limit of {LIMIT_BYTES / 1e6:.1f} MB; "
             f"without pushes {whole / 1e6:.1f} MB",
             peak <= LIMIT_BYTES < whole,
+            "peak within the limit, above it without pushes",
         ),
         Claim(
             "the more state a push takes, the fewer pushes are needed",
             "stated, no numbers",
             ", ".join(f"{s} %: {n}" for s, n in zip(SHARES[1:], pushes, strict=True)),
             all(a > b for a, b in pairwise(pushes)),
+            "each fewer than the one before",
         ),
     ]
     return experiment

@@ -34,6 +34,7 @@ def judge(experiment: Experiment) -> None:
             "24 moves at 90 %, 2 at 50 %",
             f"{many} moves at 90 %, {few} at 50 %",
             many > 2 * few,
+            "more than twice as many at 90 %",
         ),
         alternating.throughput_claim(experiment, alternating.NO_ADAPTATION.series),
     ]

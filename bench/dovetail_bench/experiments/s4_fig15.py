@@ -33,6 +33,7 @@ def judge(experiment: Experiment) -> None:
             _counts(PAPER_MOVES),
             _counts(moves),
             all(a > b for a, b in pairwise(moves)),
+            "each fewer than the one before",
         ),
         alternating.throughput_claim(experiment, LINES[-1].series),
     ]

@@ -48,6 +48,7 @@ def judge(experiment: Experiment) -> None:
             f"the larger of the two changes {changes} times in {len(alternating.PHASES) - 1} "
             "phases",
             changes >= 2,
+            "2 times or more",
         ),
         Claim(
             "with moves it is balanced",
@@ -55,6 +56,7 @@ def judge(experiment: Experiment) -> None:
             f"the smaller has {100 * even[WITH]:.0f} % of the larger, without moves "
             f"{100 * even[WITHOUT]:.0f} % (medians)",
             even[WITH] > max(SETTLED, even[WITHOUT]),
+            "over 80 %, and over that without moves",
         ),
     ]
 

@@ -55,6 +55,8 @@ def judge(experiment: Experiment) -> None:
             f"after {PAPER_DROP_MINUTE} minutes",
             "no push" if begun is None else f"first push after {begun:.1f} minutes",
             begun is not None and abs(begun - PAPER_DROP_MINUTE) < 4,
+            "40 ± 4 minutes",
+            set_by="the threshold",
         ),
         Claim(
             "with moves all state stays in memory",
@@ -62,12 +64,15 @@ def judge(experiment: Experiment) -> None:
             f"{with_moves['pushes']} pushes, {with_moves['moves']} moves; without moves "
             f"{without['pushes']} pushes",
             with_moves["pushes"] == 0 < with_moves["moves"],
+            "no push, a move or more",
         ),
         Claim(
             "and more results come in the run",
             "stated, no numbers",
             f"{with_moves['results_run']:,} against {without['results_run']:,} ({per_cent(share)})",
             share > 1,
+            "more",
+            difference=share - 1,
         ),
     ]
 

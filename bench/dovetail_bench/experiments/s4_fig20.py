@@ -47,6 +47,7 @@ def judge(experiment: Experiment) -> None:
             f"pushes without moves on {', '.join(pushing[WITHOUT])}, with lazy-disk on "
             f"{', '.join(pushing[LAZY])}",
             len(pushing[WITHOUT]) == 1 and len(pushing[LAZY]) == 3,
+            "one without moves, three with",
         ),
         Claim(
             "lazy-disk has a much higher throughput",
@@ -54,6 +55,8 @@ def judge(experiment: Experiment) -> None:
             f"{lazy['results_run']:,} against {without['results_run']:,} results in the run "
             f"({per_cent(share)})",
             share >= MUCH,
+            "+20 % or more",
+            difference=share - 1,
         ),
     ]
 

@@ -14,6 +14,7 @@ from dovetail_proto.errors import ConfigError
 if TYPE_CHECKING:
     from dovetail_pipeline.cleanup import CleanupResult
     from dovetail_pipeline.cleanup.stores import RunCleanup
+    from dovetail_proto.admin import CleanupStatus
 
 On = Literal["spark", "local"]
 
@@ -32,7 +33,10 @@ def cleanup(
         typer.Option(help="Who does it; Spark by default where it can run.", show_default=False),
     ] = None,
     master: Annotated[
-        str | None, typer.Option(metavar="URL", help="Spark's master, by default local[*].")
+        str | None,
+        typer.Option(
+            metavar="URL", help="Spark's master, by default local[*]; a query's: the manager's."
+        ),
     ] = None,
     output: Annotated[
         str | None,
@@ -66,7 +70,16 @@ def cleanup(
     if not directories:
         raise ConfigError("no spill store given", remedy="name the --spill-dir of a run")
     memory_bytes = parse_bytes(memory, what="--memory")
-    directories = [_place(d, output, explain=explain) for d in directories]
+    if master is not None and on == "local":
+        raise ConfigError("--master is for Spark", remedy="leave it out, or give --on spark")
+    if asked := _query_of_cluster(directories):
+        if not explain:
+            _through_the_cluster(asked, output, master or on or "", memory_bytes, as_json=as_json)
+            return
+        from dovetail.connecting import connect
+
+        with connect() as cluster:
+            directories = [cluster.query(asked).spill_place()]
     if explain:
         _explain(directories, query, memory_bytes, as_json=as_json)
         return
@@ -76,8 +89,6 @@ def cleanup(
     from dovetail_pipeline.cleanup.stores import find_cleanups
     from dovetail_pipeline.spark.session import MASTER_DEFAULT
 
-    if master is not None and on == "local":
-        raise ConfigError("--master is for Spark", remedy="leave it out, or give --on spark")
     place = chosen_or_default("spark" if master is not None else on)
     cleanups = find_cleanups(directories, query=query, output=output)
     means = CleanupMeans(place, memory_bytes, master or MASTER_DEFAULT)
@@ -88,32 +99,80 @@ def cleanup(
         print(json.dumps(_whole(reports, cleaned.seconds_spark_start)))
         return
     for r in reports:
-        if r["owed"] == 0:
-            print(f"{r['spill']}: nothing is owed")
-            continue
-        resumed = f", {r['bins_resumed']} of {r['bins']} parts were finished before"
-        print(
-            f"{format_count(r['results_cleanup'])} results of {format_count(r['owed'])} owed "
-            f"combinations in {r['seconds_cleanup']:.2f} s"
-            f"{resumed if r['bins_resumed'] else ''}; checksum {r['checksum']:016x}; "
-            f"output {r['output']}"
-        )
+        print(_line(r))
 
 
-def _place(given: str, output: str | None, *, explain: bool) -> str:
-    """A folder or URI as it is; for a closed query of the cluster, where its state on disk is."""
+def _query_of_cluster(given: Sequence[str]) -> str | None:
+    """The query of the cluster that was named; None if folders were."""
     from pathlib import Path
 
+    from dovetail.connecting import is_known
     from dovetail_proto.ids import NAME
 
-    if not NAME.fullmatch(given) or Path(given).exists():
-        return given
-    from dovetail.connecting import connect, is_known
+    names = [g for g in given if NAME.fullmatch(g) and not Path(g).exists()]
+    if not names or not is_known():
+        return None
+    if len(given) > 1:
+        raise ConfigError(
+            f"{names[0]!r} is no folder, and queries of the cluster are cleaned up one at a time",
+            remedy="name one query, or only folders",
+        )
+    return names[0]
 
-    if not is_known():
-        return given
-    with connect() as cluster:
-        return cluster.query(given).spill_place(has_output=explain or output is not None)
+
+def _through_the_cluster(
+    name: str, output: str | None, master: str, memory_bytes: int, *, as_json: bool
+) -> None:
+    """The manager does it; Ctrl-C cancels it, and what is finished is kept."""
+    from dovetail.connecting import connect
+    from dovetail.interrupts import StopOnSignal
+    from dovetail.progress import watch_on_stderr
+
+    with (
+        connect() as cluster,
+        StopOnSignal() as signals,
+        watch_on_stderr(memory_bytes) as watcher,
+    ):
+        done = cluster.query(name).cleanup(
+            output or "",
+            master=master,
+            memory=memory_bytes,
+            tell=lambda status: watcher.cleaning(_Progress(status)),
+            stop=signals.asked,
+        )
+    report = {
+        "query": name,
+        "master": done.master,
+        "output": done.output or "none",
+        "results_cleanup": done.results,
+        "checksum": done.checksum,
+        "owed": done.owed,
+        "bins": done.bins,
+        "bins_resumed": 0,
+        "seconds_cleanup": done.ended_s - done.started_s,
+    }
+    print(json.dumps(report) if as_json else _line({**report, "spill": f"query {name}"}))
+
+
+class _Progress:
+    """A clean-up of the cluster as a watcher takes it."""
+
+    def __init__(self, status: CleanupStatus) -> None:
+        self.results = status.combinations
+        self.owed = status.owed or None
+        self.bytes_read = 0
+
+
+def _line(r: dict[str, Any]) -> str:
+    if r["owed"] == 0:
+        return f"{r['spill']}: nothing is owed"
+    resumed = f", {r['bins_resumed']} of {r['bins']} parts were finished before"
+    return (
+        f"{format_count(r['results_cleanup'])} results of {format_count(r['owed'])} owed "
+        f"combinations in {r['seconds_cleanup']:.2f} s"
+        f"{resumed if r['bins_resumed'] else ''}; checksum {r['checksum']:016x}; "
+        f"output {r['output']}"
+    )
 
 
 def _report(cleanup: RunCleanup, result: CleanupResult) -> dict[str, Any]:

@@ -31,14 +31,12 @@ def show(
     if as_json:
         print(json.dumps({"file": str(loaded.file) if loaded.file else None, "settings": shown}))
         return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
+    from dovetail.tables import print_table
 
-    table = Table(box=box.SIMPLE_HEAD)
-    for title in ("setting", "value", "from"):
-        table.add_column(title, overflow="fold", no_wrap=title == "setting")
-    for name, entry in shown.items():
-        value = "–" if entry["value"] is None else str(entry["value"])
-        table.add_row(name, value, entry["origin"])
-    Console(highlight=False, markup=False).print(table)
+    print_table(
+        ("setting", "value", "from"),
+        [
+            (name, "–" if entry["value"] is None else str(entry["value"]), entry["origin"])
+            for name, entry in shown.items()
+        ],
+    )

@@ -39,7 +39,7 @@ class Findings:
     java: str | None  # only the clean-up on Spark needs one
     java_remedy: str  # "" if there is one
     cluster: str | None  # the one that commands here would speak to
-    cluster_problem: str  # "" if it is well, or if there is none
+    cluster_problems: list[str]  # empty if it is well, or if there is none
 
     def problems(self) -> list[str]:
         """What keeps Dovetail from working well, each with its remedy."""
@@ -53,9 +53,7 @@ class Findings:
                 f"{self.kernel_cache} cannot be written, so kernels are compiled at every start: "
                 "set NUMBA_CACHE_DIR to a folder that can"
             )
-        if self.cluster_problem:
-            found.append(self.cluster_problem)
-        return found
+        return [*found, *self.cluster_problems]
 
 
 def doctor(
@@ -81,7 +79,7 @@ def look() -> Findings:
     folder = tempfile.gettempdir()
     cache = cache_folder()
     java, remedy = _java()
-    cluster, cluster_problem = _cluster()
+    cluster, cluster_problems = _cluster()
     return Findings(
         python=f"{platform.python_version()} at {sys.executable}",
         packages={name: _version(name) for name in PACKAGES},
@@ -91,11 +89,11 @@ def look() -> Findings:
         temporary_folder=folder,
         temporary_free_bytes=shutil.disk_usage(folder).free,
         kernel_cache=str(cache),
-        kernel_cache_writable=_writable(cache),
+        kernel_cache_writable=writable(cache),
         java=java,
         java_remedy=remedy,
         cluster=cluster,
-        cluster_problem=cluster_problem,
+        cluster_problems=cluster_problems,
     )
 
 
@@ -106,7 +104,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _writable(folder: Path) -> bool:
+def writable(folder: Path) -> bool:
+    """Whether files can be made there; the folder is made if it is not there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -132,26 +131,52 @@ def _java() -> tuple[str | None, str]:
     return f"{found.version} at {found.home} (from {found.origin})", ""
 
 
-def _cluster() -> tuple[str | None, str]:
+def _cluster() -> tuple[str | None, list[str]]:
     """The cluster that settings or this folder name, and what is wrong with it."""
     from dovetail.connecting import connect, is_known
+    from dovetail.settings import load
+    from dovetail.upkeep import left_cluster
 
+    missing: list[str] = []
     try:
         if not is_known():
-            return None, ""
+            return None, []
+        loaded = load()
+        left = None if loaded.origins["url"] != "default" else left_cluster(loaded.settings)
+        missing = [] if left is None else left.missing
         with connect() as cluster:
-            status = cluster.status()
+            status, queries = cluster.status(), cluster.queries()
     except DovetailError as e:
-        return None, f"the cluster: {e}"
+        return None, [f"the cluster: {e}", *map(_ended, missing)]
     alive = sum(p.state == "alive" for p in status.processors)
     found = f"{cluster.url}, version {status.version}, {alive} processors alive"
     ours = _version("dovetail")
+    problems = []
     if status.version != ours:
-        return (
-            found,
-            f"the cluster is of version {status.version}, this is {ours}: install the same",
+        problems.append(
+            f"the cluster is of version {status.version}, this is {ours}: install the same"
         )
-    return found, ""
+    state = {p.name: p.state for p in status.processors}
+    problems += [
+        f"processor {p.name} is dead: {p.cause}: "
+        + (f"`dovetail restart {p.name}`" if p.name in missing else "start it again")
+        + " brings it back, without what it held in memory"
+        for p in status.processors
+        if p.state == "dead"
+    ]
+    problems += [_ended(name) for name in missing if state.get(name) not in ("dead", "left")]
+    problems += [
+        f"query {q.name} has failed: {q.cause}: what it found so far stays (`dovetail results "
+        f"{q.name}`); `dovetail drop {q.name}`, then submit it and feed its streams again"
+        for q in queries
+        if q.state == "failed"
+    ]
+    return found, problems
+
+
+def _ended(name: str) -> str:
+    """Of a process of `up` that has ended, as nobody asked it to."""
+    return f"{name} has ended, see its log: `dovetail restart {name}` starts it again"
 
 
 def _print(findings: Findings) -> None:

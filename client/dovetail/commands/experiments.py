@@ -53,6 +53,7 @@ def run_experiment(
     for total in found.totals:
         print("  " + ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in total.items()))
     for claim in found.claims:
-        verdict = "holds" if claim.holds else "does not hold"
-        print(f"  {verdict}: {claim.claim}\n    paper: {claim.paper}\n    here:  {claim.ours}")
+        verdict = f"set by {claim.set_by}" if claim.set_by else "holds"
+        print(f"  {verdict if claim.holds else 'does not hold'}: {claim.claim}")
+        print(f"    paper: {claim.paper}\n    here:  {claim.ours}\n    bar:   {claim.bar}")
     print(f"plot: {path}")

@@ -15,10 +15,9 @@ from dovetail.commands.cluster_options import (
     Url,
     open_cluster,
     print_json,
-    print_table,
-    table,
 )
 from dovetail.quantities import format_bytes, format_count
+from dovetail.tables import console, print_table, table
 
 if TYPE_CHECKING:
     from dovetail.cluster import Cluster
@@ -41,8 +40,6 @@ def status(
 
     Example: dovetail status prices --json
     """
-    from rich.console import Console
-
     with open_cluster(url) as cluster:
         if name is not None:
             one = cluster.query(name).status()
@@ -55,11 +52,11 @@ def status(
     if as_json:
         print_json(seen)
         return
-    console = Console(highlight=False, markup=False)
+    out = console()
     c: a.ClusterStatus = seen["cluster"]
-    console.print(f"manager {c.name}, version {c.version}, epoch {c.epoch}")
-    for part in _tables(seen):
-        console.print(part)
+    out.print(f"manager {c.name}, version {c.version}, epoch {c.epoch}")
+    for part in _tables(seen, out.width):
+        out.print(part)
 
 
 def partitions(name: QueryName, *, url: Url = None, as_json: AsJson = False) -> None:
@@ -94,12 +91,11 @@ def moves(name: QueryName, *, url: Url = None, as_json: AsJson = False) -> None:
         print_json(found)
         return
     print_table(
-        ("move", "from", "to", "groups", "size", "began", "took", "state", "reason"),
+        ("move", "from and to", "groups", "size", "began", "took", "state", "reason"),
         [
             (
                 m.id,
-                m.sender,
-                m.receiver,
+                f"{m.sender} → {m.receiver}",
                 m.groups,
                 format_bytes(m.size_bytes),
                 _clock(m.started_s),
@@ -110,6 +106,7 @@ def moves(name: QueryName, *, url: Url = None, as_json: AsJson = False) -> None:
             for m in found
         ],
         empty="no moves",
+        spare=("began", "took", "size"),
     )
 
 
@@ -140,10 +137,11 @@ def top(*, url: Url = None, as_json: AsJson = False) -> None:
             print_json(seen)
             return
         try:
-            with Live(Group(*_tables(seen)), auto_refresh=False, screen=True) as live:
+            with Live(console=console(), auto_refresh=False, screen=True) as live:
                 while True:
+                    live.update(Group(*_tables(seen, live.console.width)), refresh=True)
                     time.sleep(TOP_S)
-                    live.update(Group(*_tables(_everything(cluster))), refresh=True)
+                    seen = _everything(cluster)
         except KeyboardInterrupt:
             return
 
@@ -164,6 +162,7 @@ def show_adaptations(found: Sequence[a.AdaptationRecord]) -> None:
             for r in found
         ],
         empty="nothing was decided yet",
+        spare=("times", "policy"),
     )
 
 
@@ -175,7 +174,7 @@ def _everything(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def _tables(seen: dict[str, Any]) -> list[Any]:
+def _tables(seen: dict[str, Any], width: int) -> list[Any]:
     c: a.ClusterStatus = seen["cluster"]
     processors = [
         (
@@ -203,13 +202,18 @@ def _tables(seen: dict[str, Any]) -> list[Any]:
         for q in seen["queries"]
     ]
     columns = ("processor", "state", "memory", "groups", "out/s", "process", "cpu")
-    parts = [table(columns, processors)]
+    parts = [table(columns, processors, width, spare=("process", "cpu", "out/s"))]
     if streams:
-        parts.append(table(("stream", "rows", "state", "home"), streams))
+        parts.append(table(("stream", "rows", "state", "home"), streams, width))
     if queries:
         titles = ("query", "state", "policy", "rows in", "results", "in memory", "on disk")
-        parts.append(table(titles, queries))
+        parts.append(table(titles, queries, width, spare=("policy", "rows in", "on disk")))
     return parts
+
+
+def _logs(q: a.QueryStatus) -> str:
+    logs = [log.name if log.address else f"{log.name} ({log.processor} is away)" for log in q.logs]
+    return f"result logs: {', '.join(logs)}"
 
 
 def _show_query(q: a.QueryStatus) -> None:
@@ -221,9 +225,11 @@ def _show_query(q: a.QueryStatus) -> None:
         "results": format_count(q.results),
         "on disk": f"{format_bytes(q.spilled_bytes)} of {q.spilled_groups} groups in {q.pushes} "
         "pushes",
-        "results go to": q.results_place or ("nowhere: counted" if q.counting else "result logs"),
-        "spill": q.spill or "the processors' own data",
+        "results go to": q.results_place or ("nowhere: counted" if q.counting else _logs(q)),
+        "spill": q.spill or "nowhere: nothing may go to disk",
     }
+    if q.cleanup:
+        facts["clean-up"] = _cleanup(q.cleanup[0])
     for title, text in facts.items():
         print(f"{title:<16}{text}")
     print_table(
@@ -256,3 +262,13 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 def _clock(at_s: float) -> str:
     return datetime.fromtimestamp(at_s).strftime("%H:%M:%S")
+
+
+def _cleanup(c: a.CleanupStatus) -> str:
+    if c.state == "running":
+        owed = f" of {format_count(c.owed)}" if c.owed else ""
+        made = f"{format_count(c.combinations)}{owed} combinations" if c.bins else c.stage
+        return f"running on {c.master}: {made}"
+    if c.state == "done":
+        return f"done: {format_count(c.results)} results in {c.output or 'no folder: counted'}"
+    return f"{c.state}: {c.cause}" if c.cause else c.state

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from dovetail.results import Results
+    from dovetail_proto.admin import QueryStatus
 
 Format = Literal["table", "jsonl", "arrow", "parquet"]
 
@@ -54,6 +55,14 @@ def results(
     limit: Annotated[
         int | None, typer.Option(min=1, metavar="ROWS", help="At most so many rows.")
     ] = None,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LOG",
+            help="Only this one of the logs that `dovetail status` names; repeat it for several.",
+            show_default=False,
+        ),
+    ] = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -68,8 +77,12 @@ def results(
         raise ConfigError("Parquet needs a file", remedy="name one with --output FILE.parquet")
     if output != "-" and chosen == "table":
         raise ConfigError("a table is for people", remedy="choose --format jsonl, arrow or parquet")
-    with open_cluster(url) as cluster, cluster.query(name).results(follow=follow) as read:
-        batches = _limited(read, limit)
+    with (
+        open_cluster(url) as cluster,
+        cluster.query(name).results(follow=follow, logs=log or None) as read,
+    ):
+        counted = [0]
+        batches = _counted(_limited(read, limit), counted)
         if output != "-":
             rows = _to_file(Path(output), chosen, read.schema, batches)
             if as_json:
@@ -82,6 +95,18 @@ def results(
             _print_table(read, batches, capped=limit is None)
         else:
             _write(sys.stdout.buffer, chosen, read.schema, batches)
+        if limit is None and not log and chosen != "table":
+            tell_losses(cluster.query(name).status(), counted[0])
+
+
+def tell_losses(status: QueryStatus, rows: int) -> None:
+    """A query that failed may have found more than was written when a processor died."""
+    if status.state == "failed" and rows < status.results:
+        sys.stderr.write(
+            f"warning: query {status.name!r} has failed ({status.cause}): "
+            f"{format_count(status.results - rows)} of the {format_count(status.results)} results "
+            "that it had found were not written yet and are lost\n"
+        )
 
 
 def _default_format(output: str, *, as_json: bool) -> Format:
@@ -94,6 +119,12 @@ def _default_format(output: str, *, as_json: bool) -> Format:
             remedy="add --format jsonl, arrow or parquet",
         )
     return SUFFIXES[suffix]
+
+
+def _counted(batches: Iterator[pa.RecordBatch], counted: list[int]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        counted[0] += batch.num_rows
+        yield batch
 
 
 def _limited(read: Results, limit: int | None) -> Iterator[pa.RecordBatch]:
@@ -163,9 +194,7 @@ def _print_array(batches: Iterator[pa.RecordBatch]) -> None:
 
 
 def _print_table(read: Results, batches: Iterator[pa.RecordBatch], *, capped: bool) -> None:
-    from rich.console import Console
-
-    from dovetail.commands.cluster_options import table
+    from dovetail.tables import console, table
 
     rows: list[list[object]] = []
     more = False
@@ -177,7 +206,7 @@ def _print_table(read: Results, batches: Iterator[pa.RecordBatch], *, capped: bo
             rows.append(["" if value is None else value for value in row.values()])
         if more:
             break
-    console = Console(highlight=False, markup=False)
-    console.print(table(read.schema.names, rows) if rows else "no results yet")
+    out = console()
+    out.print(table(read.schema.names, rows, out.width) if rows else "no results yet")
     if more:
-        console.print("… and more; --limit ROWS shows so many, --format jsonl all")
+        out.print("… and more; --limit ROWS shows so many, --format jsonl all")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,18 +17,25 @@ from dovetail.quantities import format_bytes, format_count, parse_bytes, parse_s
 from dovetail_proto.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
-    from dovetail.embedded import RunReport, RunRequest
+    from dovetail.embedded import RunReport
+    from dovetail.preparing import Prepared, RunRequest
     from dovetail_proto.query import QueryPlan
 
 Policy = Literal["none", "disk", "distributed", "lazy-disk", "active-disk"]
 Victims = Literal["least-productive", "most-productive", "least-recent", "random"]
 Cleanup = Literal["spark", "local", "none"]
 
+QUERY_HELP = "File with the query, the SQL itself, or - to read it."
+
+SQL_BEGINS = re.compile(
+    r"\s*(\(|--|/\*|(select|with|from|values|explain|describe|create|insert|update|delete)\s)",
+    re.IGNORECASE,
+)
+"""How SQL begins, also SQL that is refused; anything else is taken for the name of a file."""
+
 
 def run(
-    query: Annotated[
-        str, typer.Argument(metavar="QUERY.sql", help="File with the query, or - to read it.")
-    ],
+    query: Annotated[str, typer.Argument(metavar="QUERY", help=QUERY_HELP)],
     *,
     inputs: Annotated[
         list[str],
@@ -64,9 +74,15 @@ def run(
     victims: Annotated[
         Victims, typer.Option(help="Which groups go to disk first.")
     ] = "least-productive",
-    push: Annotated[
+    push_fraction: Annotated[
         str, typer.Option(metavar="SHARE", help="Share of the state per push.")
     ] = "30%",
+    productivity_half_life_s: Annotated[
+        float,
+        typer.Option(
+            min=0, metavar="SECONDS", help="A result counts half after so long; 0: never."
+        ),
+    ] = 0.0,
     partitions: Annotated[
         int, typer.Option(min=1, metavar="P", help="Partition groups: units to push.")
     ] = 300,
@@ -87,9 +103,12 @@ def run(
     ] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show the plan; run nothing.")] = False,
 ) -> None:
-    """Join the inputs as the query says, within the memory given, and miss no result."""
-    from dovetail.cleaning import chosen_or_default
-    from dovetail.embedded import RunRequest, prepare
+    """Join the inputs as the query says, within the memory given, and miss no result.
+
+    Example: dovetail run "SELECT t.price, q.bid FROM trades t JOIN quotes q USING (symbol)" --input
+    trades=trades.parquet --input quotes=quotes.csv --output results/
+    """
+    from dovetail.preparing import RunRequest, prepare
 
     if output is None and not explain:
         raise ConfigError(
@@ -104,22 +123,28 @@ def run(
         processors=processors,
         policy=policy,
         victims=victims,
-        push_share=parse_share(push, what="--push"),
+        push_fraction=parse_share(push_fraction, what="--push-fraction"),
+        productivity_half_life_s=productivity_half_life_s,
         partitions=partitions,
-        cleanup="none" if cleanup == "none" or explain else chosen_or_default(cleanup),
+        cleanup="none",
         spill_dir=spill_dir,
     )
+    prepared = prepare(request)
     if explain:
-        _explain(prepare(request).plan, as_json=as_json)
+        _explain(prepared.plan, as_json=as_json)
         return
-    report = _run_watched(request)
+    if cleanup != "none":
+        from dovetail.cleaning import chosen_or_default
+
+        request = replace(request, cleanup=chosen_or_default(cleanup))
+    report = _run_watched(request, prepared)
     if as_json:
         print(json.dumps(report.to_dict()))
     else:
         _print_summary(report)
 
 
-def _run_watched(request: RunRequest) -> RunReport:
+def _run_watched(request: RunRequest, prepared: Prepared) -> RunReport:
     from dovetail.embedded import run_query
     from dovetail.interrupts import StopOnSignal
     from dovetail.progress import watch_on_stderr
@@ -127,18 +152,22 @@ def _run_watched(request: RunRequest) -> RunReport:
 
     set_up_logs("error", "console")
     with StopOnSignal() as signals, watch_on_stderr(request.memory_bytes) as watcher:
-        return run_query(request, watcher=watcher, stop=signals.asked)
+        return run_query(request, prepared=prepared, watcher=watcher, stop=signals.asked)
 
 
 def read_query(query: str) -> str:
-    """The SQL in a file, or on standard input if it is `-`; InputError if there is none."""
+    """The SQL in a file, on standard input if it is `-`, or as it stands; InputError if none is."""
     try:
         if query == "-":
             return sys.stdin.buffer.read().decode()
+        if _is_sql(query):
+            return query
         return Path(query).read_text(encoding="utf-8")
     except FileNotFoundError as e:
         raise InputError(
-            f"query file {query!r} does not exist", remedy="give a file with SQL, or - to read it"
+            f"query file {query!r} does not exist",
+            remedy=f'{_similar_file(query)}give a file with SQL, the SQL itself as in "SELECT …", '
+            "or - to read it",
         ) from e
     except (OSError, UnicodeDecodeError, ValueError) as e:
         raise InputError(
@@ -148,11 +177,29 @@ def read_query(query: str) -> str:
 
 def query_name(query: str) -> str:
     """A name for the query from its file, in the characters that names may have."""
-    if query == "-":
+    if query == "-" or _is_sql(query):
         return "query"
     stem = Path(query).stem.lower()
     name = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in stem)[:64]
     return name or "query"
+
+
+def _is_sql(query: str) -> bool:
+    """Whether it begins as SQL does; a file that has such a name is a file all the same."""
+    return SQL_BEGINS.match(query) is not None and not os.path.exists(query)
+
+
+def _similar_file(query: str) -> str:
+    """A guess of the slip in the name of a file."""
+    from difflib import get_close_matches
+
+    path = Path(query)
+    try:
+        there = [p.name for p in path.parent.iterdir() if p.suffix == ".sql"]
+    except OSError:
+        return ""
+    close = get_close_matches(path.name, there, n=1)
+    return f"did you mean {str(path.parent / close[0])!r}? " if close else ""
 
 
 def _declared(inputs: Sequence[str]) -> dict[str, str]:

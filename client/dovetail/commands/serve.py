@@ -17,9 +17,28 @@ if TYPE_CHECKING:
 Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Settings file.", show_default=False)
 ]
+Tethered = Annotated[
+    bool,
+    typer.Option(
+        "--tethered",
+        help="End when standard input does, or the program that started it: for programs that keep "
+        "a pipe to it.",
+    ),
+]
 
 
-def manager(*, config: Config = None) -> None:
+Root = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PLACE",
+        help="Folder or URI that streams, results and spill may be in, beside the data folder and "
+        "DOVETAIL_SPILL. May be given again.",
+        show_default=False,
+    ),
+]
+
+
+def manager(*, root: Root = None, config: Config = None, tethered: Tethered = False) -> None:
     """Run a manager until SIGTERM or Ctrl-C; the next one goes on from its store.
 
     Example: DOVETAIL_TOKEN=… DOVETAIL_LISTEN=0.0.0.0:7070 DOVETAIL_REST=0.0.0.0:7071 dovetail
@@ -28,7 +47,7 @@ def manager(*, config: Config = None) -> None:
     from dovetail.services import end_process, run_manager
     from dovetail_manager.server import ManagerSettings
 
-    settings = _settings(config)
+    settings = _settings(config, root, tethered=tethered)
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     run_manager(
         ManagerSettings(
@@ -37,7 +56,9 @@ def manager(*, config: Config = None) -> None:
             rest=settings.rest,
             security=settings.security(),
             read_token=settings.reading_token(),
+            spark_masters=settings.masters(),
             spill_root=settings.spill,
+            roots=settings.roots(),
             adaptation=settings.adaptation(),
             dead_after_s=settings.dead_after_s,
         )
@@ -63,9 +84,15 @@ def processor(
             show_default=False,
         ),
     ] = None,
+    root: Root = None,
     config: Config = None,
+    tethered: Tethered = False,
 ) -> None:
-    """Run a processor until SIGTERM, Ctrl-C, or until it has left; memory is a setting.
+    """Run a processor until it has left; memory is a setting.
+
+    SIGTERM and Ctrl-C have it leave: its groups and streams go to others, and the last processor
+    closes the queries that it runs, so that nothing is lost. A second one ends it at once, and what
+    it holds in memory is lost.
 
     Example: DOVETAIL_TOKEN=… DOVETAIL_MEMORY=4GB dovetail processor p1 --manager manager:7070
     --listen 0.0.0.0:7072 --advertise p1
@@ -76,7 +103,7 @@ def processor(
     from dovetail_manager.admin.auth import Tokens, refuse_open_bind
     from dovetail_processor.cluster.server import ProcessorSettings
 
-    settings = _settings(config)
+    settings = _settings(config, root, tethered=tethered)
     security = settings.security()
     refuse_open_bind(listen.rpartition(":")[0], Tokens(security.token), security)
     run_processor(
@@ -90,15 +117,18 @@ def processor(
             advertise=advertise,
             security=security,
             heartbeat_s=settings.heartbeat_s,
+            roots=settings.roots(),
         )
     )
     end_process()
 
 
-def _settings(config: Path | None) -> Settings:
-    from dovetail.services import set_up_logs
+def _settings(config: Path | None, root: list[str] | None, *, tethered: bool) -> Settings:
+    from dovetail.services import set_up_logs, tether
     from dovetail.settings import load
 
-    settings = load(config=config).settings
+    if tethered:
+        tether()
+    settings = load({"root": root or None}, config=config).settings
     set_up_logs(settings.log_level, settings.log_format)
     return settings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -17,9 +18,9 @@ from dovetail.commands.cluster_options import (
     Url,
     open_cluster,
     print_json,
-    print_table,
 )
 from dovetail.quantities import format_count
+from dovetail.tables import print_table
 from dovetail_proto.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -158,8 +159,10 @@ def feed(
     with open_cluster(url) as cluster:
         target = cluster.stream(name)
         batches = _batches(source, rows_per_s)
-        with _progress(name, source.rows_total, quiet=as_json) as tell:
-            rows = target.send(pa.RecordBatchReader.from_batches(source.schema, batches), tell)
+        with _progress(name, source.rows_total, quiet=as_json) as show, _told():
+            reader = pa.RecordBatchReader.from_batches(source.schema, batches)
+            with saying_where_it_stopped(show) as tell:
+                rows = target.send(reader, tell, rows=source.rows_total)
         if end_after:
             target.end()
     seconds = time.monotonic() - began_s
@@ -167,6 +170,38 @@ def feed(
         print_json({"stream": name, "rows": rows, "seconds": seconds})
         return
     print(f"{format_count(rows)} rows in {seconds:.1f} s ({format_count(round(rows / seconds))}/s)")
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Warnings of rows that nobody took in, as lines on standard error."""
+    from dovetail.streams import UnreadWarning
+
+    with warnings.catch_warnings(record=True, category=UnreadWarning) as said:
+        warnings.simplefilter("always", UnreadWarning)
+        yield
+    for warning in said:
+        sys.stderr.write(f"warning: {warning.message}\n")
+
+
+@contextmanager
+def saying_where_it_stopped(show: Callable[[int], None]) -> Iterator[Callable[[int], None]]:
+    """`show`, told the rows that are taken in so far; Ctrl-C then says how far it was."""
+    taken = 0
+
+    def tell(rows: int) -> None:
+        nonlocal taken
+        taken = rows
+        show(rows)
+
+    try:
+        yield tell
+    except KeyboardInterrupt:
+        sys.stderr.write(
+            f"\nstopped: at least {format_count(taken)} rows are taken in, and what was on its way "
+            "may be; to feed the file again, submit the query again first\n"
+        )
+        raise
 
 
 def parse_rate(text: str) -> int:

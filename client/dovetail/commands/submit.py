@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dovetail.commands.cluster_options import AsJson, QueryName, Url, open_cluster, print_json
-from dovetail.commands.run import Victims, query_name, read_query
+from dovetail.commands.run import QUERY_HELP, Victims, query_name, read_query
 from dovetail.commands.up import Policy
 from dovetail.quantities import format_bytes, format_count, parse_share
 from dovetail_proto.errors import ConfigError
@@ -16,11 +16,11 @@ from dovetail_proto.errors import ConfigError
 if TYPE_CHECKING:
     from dovetail_proto.admin import QueryStatus
 
+OWN = "else as the cluster does"
+
 
 def submit(
-    query: Annotated[
-        str, typer.Argument(metavar="QUERY.sql", help="File with the query, or - to read it.")
-    ],
+    query: Annotated[str, typer.Argument(metavar="QUERY", help=QUERY_HELP)],
     *,
     name: Annotated[
         str | None,
@@ -33,7 +33,7 @@ def submit(
         str | None,
         typer.Option(
             metavar="W,W…",
-            help="Share of the groups per processor, by name; equal ones by default.",
+            help="Share of the groups per processor, by name; memory limits by default.",
             show_default=False,
         ),
     ] = None,
@@ -59,9 +59,25 @@ def submit(
     victims: Annotated[
         Victims, typer.Option(help="Which groups go to disk first.")
     ] = "least-productive",
-    push: Annotated[
+    push_fraction: Annotated[
         str | None,
-        typer.Option(metavar="SHARE", help="Share of the state per push.", show_default=False),
+        typer.Option(metavar="SHARE", help=f"Share of the state per push; {OWN}."),
+    ] = None,
+    spill_above_ratio: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE", help=f"Push when state takes more of its memory; {OWN}."),
+    ] = None,
+    inactive_after_s: Annotated[
+        float | None,
+        typer.Option(
+            min=0, metavar="SECONDS", help=f"Push first what got no row for so long; {OWN}."
+        ),
+    ] = None,
+    productivity_half_life_s: Annotated[
+        float | None,
+        typer.Option(
+            min=0, metavar="SECONDS", help=f"A result counts half after so long; 0: never; {OWN}."
+        ),
     ] = None,
     expected_state: Annotated[
         str | None,
@@ -88,7 +104,10 @@ def submit(
             counting=results == "none",
             spill=spill or "",
             victims=victims,
-            push_share=None if push is None else parse_share(push, what="--push"),
+            push_fraction=_share(push_fraction, "--push-fraction"),
+            spill_above_ratio=_share(spill_above_ratio, "--spill-above-ratio"),
+            inactive_after_s=inactive_after_s,
+            productivity_half_life_s=productivity_half_life_s,
         )
         status = made.status()
     if as_json:
@@ -98,6 +117,10 @@ def submit(
             f"query {status.name} runs on {len(status.instances)} processors, "
             f"{status.partitions} groups, policy {status.policy}"
         )
+
+
+def _share(text: str | None, option: str) -> float | None:
+    return None if text is None else parse_share(text, what=option)
 
 
 def wait(
@@ -150,13 +173,23 @@ def close(
         )
 
 
-def drop(name: QueryName, *, url: Url = None, as_json: AsJson = False) -> None:
-    """Forget a query that is closed or failed, so that its name is free; files stay.
+def drop(
+    name: QueryName,
+    *,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave its result logs and its spill where they are.")
+    ] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Forget a query that is closed or failed, with its result logs and its state on disk.
+
+    What it still owes is gone too; clean it up first. Files in a folder of results stay.
 
     Example: dovetail drop prices
     """
     with open_cluster(url) as cluster:
-        status = cluster.query(name).drop()
+        status = cluster.query(name).drop(keep=keep)
     if as_json:
         print_json(status)
     else:

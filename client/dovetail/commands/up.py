@@ -13,9 +13,9 @@ from dovetail.quantities import format_bytes
 from dovetail_proto.errors import ConfigError, Domain, DovetailError, Refusal
 
 if TYPE_CHECKING:
-    from dovetail.connecting import ClusterFile
     from dovetail.local_cluster import LocalCluster
     from dovetail.settings import Settings
+    from dovetail.upkeep import LeftCluster
 
 Policy = Literal["none", "disk", "distributed", "lazy-disk", "active-disk"]
 DataDir = Annotated[
@@ -23,6 +23,15 @@ DataDir = Annotated[
     typer.Option(
         metavar="DIR",
         help="Everything of the cluster is kept here; .dovetail by default.",
+        show_default=False,
+    ),
+]
+Root = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PLACE",
+        help="Folder or URI that streams, results and spill may be in, beside the data folder; "
+        "this folder by default. May be given again.",
         show_default=False,
     ),
 ]
@@ -65,6 +74,7 @@ def up(
             show_default=False,
         ),
     ] = None,
+    root: Root = None,
     config: Config = None,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay, and end the cluster with Ctrl-C.")
@@ -74,11 +84,13 @@ def up(
     """Start a manager and processors on this machine; they go on when this command has ended.
 
     Address and token are printed once, and written to cluster.json in the data folder for its
-    owner only: commands in the same folder find the cluster by it.
+    owner only: commands in the same folder find the cluster by it. Where a cluster runs in the
+    folder already, whichever of its processes have ended are started again, as they were.
 
     Example: dovetail up --processors 3 --memory 256MB --policy lazy-disk
     """
     from dovetail.settings import load
+    from dovetail.upkeep import left_cluster
 
     flags = {
         "processors": processors,
@@ -87,9 +99,13 @@ def up(
         "data_dir": data_dir,
         "listen": listen,
         "rest": rest,
+        "root": root or None,
     }
     settings = load(flags, config=config).settings
-    _refuse_second(settings.data_dir)
+    left = left_cluster(settings)
+    if left is not None and left.running:
+        _complete(left, processors or 1, foreground=foreground, as_json=as_json)
+        return
     local = _local(settings, detached=not foreground)
     local.start()
     try:
@@ -115,63 +131,66 @@ def down(
 
     Example: dovetail close prices && dovetail down
     """
-    from dovetail.connecting import CLUSTER_FILE, read_cluster_file
+    from dovetail.connecting import CLUSTER_FILE
     from dovetail.processes import end_processes
     from dovetail.settings import load
+    from dovetail.upkeep import MANAGER, known_cluster
 
     settings = load({"data_dir": data_dir}, config=config).settings
-    left = read_cluster_file(settings.data_dir)
-    if left is None:
-        raise ConfigError(
-            f"no cluster was started in {str(settings.data_dir)!r}",
-            remedy="name its folder with --data-dir",
-        )
+    left = known_cluster(settings)
     if not force:
         _refuse_if_used(left)
-    first = [(p.pid, p.started_s) for p in left.processes if p.name != "manager"]
-    last = [(p.pid, p.started_s) for p in left.processes if p.name == "manager"]
+    processes = left.file.processes
+    first = [(p.pid, p.started_s) for p in processes if p.name != MANAGER]
+    last = [(p.pid, p.started_s) for p in processes if p.name == MANAGER]
     ended = end_processes(first) | end_processes(last)
     (settings.data_dir / CLUSTER_FILE).unlink(missing_ok=True)
-    names = [p.name for p in left.processes if p.pid in ended]
+    names = [p.name for p in processes if p.pid in ended]
     if as_json:
         print(json.dumps({"ended": names}))
     else:
         print(f"ended: {', '.join(names) or 'nothing, it had ended before'}")
 
 
-def _refuse_second(data_dir: Path) -> None:
-    from dovetail.connecting import read_cluster_file
-    from dovetail.processes import same_process
-
-    left = read_cluster_file(data_dir)
-    if left is None:
-        return
-    alive = [p.name for p in left.processes if same_process(p.pid, p.started_s)]
-    if alive:
+def _complete(left: LeftCluster, processors: int, *, foreground: bool, as_json: bool) -> None:
+    """Start what is missing of a cluster that runs, and the processors that it has too few."""
+    missing = left.missing
+    wanted = [f"p{i + 1}" for i in range(processors)]
+    missing += [name for name in wanted if name not in left.names]
+    if not missing or foreground:
         raise ConfigError(
-            f"a cluster runs in {str(data_dir)!r} already: {', '.join(alive)} at {left.url}",
+            f"a cluster runs in {str(left.data_dir)!r} already: {', '.join(left.running)} at "
+            f"{left.file.url}",
             remedy="end it with `dovetail down`, or name another --data-dir",
         )
+    left.start(missing)
+    if as_json:
+        print(json.dumps({"url": left.file.url, "started": missing}))
+    else:
+        print(f"started: {', '.join(missing)}; at {left.file.url} as before")
 
 
-def _refuse_if_used(left: ClusterFile) -> None:
-    """A query that is not closed would lose what is in memory."""
-    from dovetail.admin_calls import AdminCalls
-    from dovetail.processes import same_process
-    from dovetail_proto.transport import Security
+def _refuse_if_used(left: LeftCluster) -> None:
+    """A query that is not closed would lose what is in memory.
 
-    if not any(same_process(p.pid, p.started_s) for p in left.processes if p.name == "manager"):
-        return
-    admin = AdminCalls(left.url, Security(left.token))
+    Whoever answers at the address is asked. If nobody does, processors may hold whatever they do.
+    """
+    from dovetail.upkeep import MANAGER
+
+    holders = [name for name in left.running if name != MANAGER]
     try:
-        going = [q.name for q in admin.list_queries().queries if not q.ended_s]
+        with left.admin() as admin:
+            going = [q.name for q in admin.list_queries().queries if not q.ended_s]
     except DovetailError as e:
-        raise ConfigError(
-            f"whether queries run is not known: {e.message}",
-            remedy="give --force to end the cluster all the same",
+        if not holders:
+            return
+        raise Refusal(
+            Domain.QUERY,
+            f"whether queries run on {', '.join(holders)} is not known: {e.message}",
+            remedy="`dovetail restart manager` first, or give --force to end the cluster all the "
+            "same: what queries hold is lost",
+            reason="state",
         ) from e
-    finally:
-        admin.close()
     if going:
         raise Refusal(
             Domain.QUERY,
@@ -191,7 +210,6 @@ def _local(settings: Settings, *, detached: bool) -> LocalCluster:
         import secrets
 
         security = replace(security, token=secrets.token_urlsafe(24))
-    spill = settings.spill
     return LocalCluster(
         settings.processors,
         memory_bytes=settings.memory,
@@ -199,7 +217,9 @@ def _local(settings: Settings, *, detached: bool) -> LocalCluster:
         policy=settings.policy,
         adaptation=settings.adaptation(),
         store=settings.store,
-        spill=os.path.abspath(spill) if spill and "://" not in spill else spill,
+        spill=settings.spill,
+        roots=settings.root or (os.getcwd(),),
+        spark_masters=settings.masters(),
         listen=settings.listen,
         rest=settings.rest,
         security=security,
@@ -211,13 +231,11 @@ def _local(settings: Settings, *, detached: bool) -> LocalCluster:
 
 
 def _write(local: LocalCluster, settings: Settings) -> None:
-    import psutil
-
     from dovetail.connecting import ClusterFile, Started
+    from dovetail.processes import started_at
 
     processes = tuple(
-        Started(name, p.pid, psutil.Process(p.pid).create_time())
-        for name, p in local.processes.items()
+        Started(name, p.pid, started_at(p.pid)) for name, p in local.processes.items()
     )
     left = ClusterFile(local.url, local.token, local.address, settings.policy, processes)
     left.write(settings.data_dir)

@@ -5,6 +5,10 @@ productive by pushing the least productive processor's state before it is full.
     else MaxRate / MinRate > θ_f           ⇒  push on the processor with MinRate
     in all at most M_query − M_cluster     (more would push what fits into memory)
 
+M_cluster is what θ_m leaves for this query's state on all processors: above it they push by
+themselves. M_query is told at submission, or estimated; what streams bring that nobody told of is
+missing in it, and the reason says so.
+
 A rate is the number of combinations in the sample divided by the processor's groups. After a
 push the memory is uneven, so a move follows that brings productive groups to the freed memory.
 
@@ -27,6 +31,9 @@ from dovetail_manager.adaptation.snapshot import (
     Snapshot,
 )
 
+UNKNOWN = "unknown"
+"""The kind of reason that people are warned of."""
+
 
 def decide(snapshot: Snapshot, settings: AdaptationSettings) -> list[Decision]:
     """Moves where memory is uneven, forced pushes among the rest, else why nothing."""
@@ -40,7 +47,7 @@ def decide(snapshot: Snapshot, settings: AdaptationSettings) -> list[Decision]:
     )
     if len(rated) < 2:
         return [*moves, Nothing("alone", f"{len(rated)} processors have a rate to compare")]
-    left_bytes = snapshot.query_bytes - _cluster_bytes(snapshot) - snapshot.forced_bytes
+    left_bytes = snapshot.query_bytes - _cluster_bytes(snapshot, settings) - snapshot.forced_bytes
     pushes: list[Decision] = []
     for low, high in list(zip(rated, reversed(rated), strict=True))[: len(rated) // 2]:
         verdict = _compare(low, high, left_bytes, snapshot, settings)
@@ -62,7 +69,7 @@ def _compare(
     snapshot: Snapshot,
     settings: AdaptationSettings,
 ) -> PushState | Nothing:
-    cluster_bytes = _cluster_bytes(snapshot)
+    cluster_bytes = _cluster_bytes(snapshot, settings)
     ratio = high.rate / low.rate if low.rate else float("inf") if high.rate else 1.0
     numbers = {
         "min_rate": low.rate,
@@ -76,12 +83,24 @@ def _compare(
     if not ratio > settings.force_above_rate_ratio:
         why = f"equally productive: {rates} is not above {settings.force_above_rate_ratio:g}"
         return Nothing("equally productive", why, numbers)
+    floor_bytes = int(settings.force_above_ratio * low.state_limit_bytes)
+    if low.held_bytes < floor_bytes:
+        why = f"{low.processor} holds {low.held_bytes} bytes: no push is forced below {floor_bytes}"
+        return Nothing("nearly empty", why, numbers)
     if left_bytes <= 0:
         why = (
             f"M_query {snapshot.query_bytes} − M_cluster {cluster_bytes} − forced so far "
             f"{snapshot.forced_bytes} leaves nothing to push"
         )
-        return Nothing("bound", why, numbers)
+        if not snapshot.unknown:
+            return Nothing("bound", why, numbers)
+        streams = ", ".join(map(repr, snapshot.unknown))
+        return Nothing(
+            UNKNOWN,
+            f"{why}; M_query is without what streams {streams} still bring, which nobody told: "
+            "submit with the expected state, or send with the number of rows",
+            numbers,
+        )
     want_bytes = min(int(settings.push_fraction * low.held_bytes), left_bytes)
     if want_bytes <= 0:
         return Nothing("empty", f"{low.processor} holds nothing to push", numbers)
@@ -89,9 +108,9 @@ def _compare(
     return PushState(low.processor, want_bytes, why, numbers)
 
 
-def _cluster_bytes(snapshot: Snapshot) -> int:
+def _cluster_bytes(snapshot: Snapshot, settings: AdaptationSettings) -> int:
     """M_cluster."""
-    return sum(p.limit_bytes for p in snapshot.processors)
+    return int(settings.spill_above_ratio * sum(p.state_limit_bytes for p in snapshot.processors))
 
 
 POLICY = Policy("active-disk", spills_locally=True, decide=decide)

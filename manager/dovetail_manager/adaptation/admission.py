@@ -1,7 +1,8 @@
 """Policies only suggest; this loop admits: one adaptation at a time on a processor.
 
-Every round is recorded with the numbers that led to it, and so is why nothing was done; a run of
-equal reasons for doing nothing is one record with a count.
+Every round is recorded with the numbers that led to it, and so is why nothing was done. A policy
+may have several reasons for that in every round: between two adaptations each is one record with a
+count, so what is recorded of idle time does not grow with it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Record:
     admitted: bool
     objection: str = ""  # why it was not admitted; empty if it was
     number: int = 0  # grows by one per record of a manager; 0: only looked at
-    repeated: int = 1  # equal `Nothing`s in a row
+    repeated: int = 1  # times that `Nothing` had this reason since the last adaptation
 
 
 class Admission:
@@ -112,15 +113,13 @@ class Admission:
             self.forced_bytes += size_bytes
 
     def _record(self, now_s: float, decision: Decision, objection: str) -> None:
-        last = self.history[-1] if self.history else None
-        if (
-            last is not None
-            and isinstance(decision, Nothing)
-            and isinstance(last.decision, Nothing)
-            and last.decision.kind == decision.kind
-        ):
-            self.history[-1] = replace(last, repeated=last.repeated + 1, at_s=now_s)
-            return
+        for back, record in enumerate(reversed(self.history), 1):
+            if not (isinstance(decision, Nothing) and isinstance(record.decision, Nothing)):
+                break
+            if record.decision.kind == decision.kind:
+                repeated = record.repeated + 1
+                self.history[-back] = replace(record, repeated=repeated, at_s=now_s)
+                return
         self.recorded += 1
         self.history.append(
             Record(

@@ -1,6 +1,7 @@
 """The distribution before any statistics exist (S4 3.2).
 
-Join instances are everywhere, so groups are dealt to all processors, equally or by weight. Streams
+Join instances are everywhere, so groups are dealt to all processors by weight: by their memory
+limits, unless the query says otherwise, so that all are as full while groups grow alike. Streams
 are dealt out evenly; the splits of a stream's queries are where the stream is at home.
 """
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dovetail_proto.ids import ProcessorId, QueryName
+from dovetail_proto.ids import ProcessorId, QueryName, StreamName
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptationSettings:
-    """The thresholds of S4, by its names, with the defaults of its experiments."""
+    """The thresholds of S4, by its names, with the defaults of its experiments.
+
+    Those that `DiskSettings` has too are a query's own; the manager's hold where a submission
+    says nothing.
+    """
 
     move_below_ratio: float = 0.8
     """θ_d: move when M_least / M_most is below it (S4 5.1 and Fig. 17)."""
@@ -21,17 +25,25 @@ class AdaptationSettings:
     force_above_rate_ratio: float = 2.0
     """θ_f: force a push when MaxRate / MinRate exceeds it (Fig. 19)."""
 
+    force_above_ratio: float = 0.4
+    """No push is forced where state takes less than this of the memory it may have: half of θ_m.
+    While memory is that empty nobody needs the room, and what will come is a guess."""
+
     inactive_after_s: float = 60.0
     """θ_t: a group without a new tuple for longer is pushed first (S4 4.3)."""
 
     push_fraction: float = 0.3
     """Share of the held state that one push takes (S4 4.4: 30 % was best)."""
 
+    productivity_half_life_s: float = 0.0
+    """After so long a combination counts half in P_o; 0: P_o is the plain sum of S4 4.3."""
+
     move_interval_s: float = 45.0
     """Time between two rounds of moves or forced pushes (S4 5.2); 2 s in `dovetail run`."""
 
     move_min_fraction: float = 0.1
-    """A move of less than this share of the sender's memory limit is not worth its messages."""
+    """A move of less than this share of the smaller of the two memory limits is not worth its
+    messages."""
 
     pairs_max: int = 1 << 15
     """How many pairs may move (the k-th most with the k-th least used) or be compared by rate in
@@ -53,9 +65,15 @@ class ProcessorLoad:
     limit_bytes: int  # M_a
     used_bytes: int  # M_u: whatever counts against the limit
     held_bytes: int  # state of this query's groups in memory
+    state_limit_bytes: int  # what the limit leaves for this query's state
     groups: int  # of this query
     rate: float  # smoothed combinations per sample and group (S4 6, "average output rate")
     free: bool = True  # no push, no move, not leaving: may take part in an adaptation
+
+    @property
+    def used_share(self) -> float:
+        """M: how full it is, so that processors with unequal limits can be compared."""
+        return self.used_bytes / self.limit_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +84,7 @@ class Snapshot:
     now_s: float
     processors: tuple[ProcessorLoad, ...]  # members that are alive
     query_bytes: int  # M_query: expected state in all, as well as it is known
+    unknown: tuple[StreamName, ...] = ()  # streams of which it is not known what they still bring
     forced_bytes: int = 0  # pushed by the manager's order so far
     adapted_s: float = float("-inf")  # when moves or forced pushes were last decided
 

@@ -1,7 +1,8 @@
 """Who may do what: two tokens, two roles, one rule for REST and gRPC.
 
 `admin` may do everything, `read` may look. Where no token is set, everyone who reaches the
-address is admin; so an address beyond this machine is refused without a token or certificates.
+address is admin or, where servers ask for certificates, what the certificate's common name says; so
+an address beyond this machine is refused without a token or certificates.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import ipaddress
 from dataclasses import dataclass
 from enum import StrEnum
 
+from dovetail_proto import certificate_roles
 from dovetail_proto.errors import ConfigError, DovetailError, Forbidden, Unauthenticated
 from dovetail_proto.transport import Security
 
@@ -29,6 +31,7 @@ READING_CALLS = frozenset(
     f"/dovetail.v1.Admin/{verb}"
     for verb in (
         "GetQuery",
+        "GetCleanup",
         "GetCluster",
         "GetStream",
         "ListStreams",
@@ -40,6 +43,9 @@ READING_CALLS = frozenset(
     )
 )
 """gRPC calls that change nothing."""
+
+CONTROL = "/dovetail.v1.Control/"
+"""What processors call; nobody else may."""
 
 HEALTH = "/grpc.health.v1.Health/"
 """The standard health service: whoever watches processes has no token."""
@@ -101,6 +107,21 @@ class Tokens:
         if method.startswith(HEALTH):
             return None
         return self.refusal(Role.READ if method in READING_CALLS else Role.ADMIN, given)
+
+
+def peer_refusal(method: str, name: str) -> DovetailError | None:
+    """The gate of gRPC where a certificate's common name is the role (`transport.PeerCheck`)."""
+    if method.startswith(HEALTH):
+        return None
+    if method.startswith(CONTROL):
+        return certificate_roles.refusal(name, certificate_roles.SERVER)
+    return read_or_admin_refusal(name, reads=method in READING_CALLS)
+
+
+def read_or_admin_refusal(name: str, *, reads: bool) -> DovetailError | None:
+    """Why the holder of a certificate may not call a verb; None if they may."""
+    reader = (certificate_roles.READER,) if reads else ()
+    return certificate_roles.refusal(name, certificate_roles.CLIENT, *reader)
 
 
 def is_loopback(host: str) -> bool:

@@ -8,18 +8,28 @@ from dataclasses import replace
 import pyarrow as pa
 
 from dovetail_manager.adaptation.policies import policy
+from dovetail_manager.adaptation.snapshot import AdaptationSettings
 from dovetail_manager.catalog import Spec
 from dovetail_proto import admin as a
 from dovetail_proto.assignment import DiskSettings
 from dovetail_proto.errors import ConfigError
 from dovetail_proto.ids import QueryName
 from dovetail_proto.query import QueryPlan
+from dovetail_proto.roots import Roots
 from dovetail_proto.spill_format import place_below
 
 VICTIMS = ("least-productive", "most-productive", "least-recent", "random")
 """Orders in which groups may be pushed; `dovetail_processor.adaptation.victims` has them."""
 
 COLUMNS_MAX = 10_000
+
+OWN_SETTINGS = (
+    "push_fraction",
+    "spill_above_ratio",
+    "inactive_after_s",
+    "productivity_half_life_s",
+)
+"""What a submission may say, and the manager's settings say otherwise."""
 
 
 def read_schema(name: str, data: bytes) -> pa.Schema:
@@ -52,36 +62,47 @@ def read_schema(name: str, data: bytes) -> pa.Schema:
     return pa.schema(fields)
 
 
-def spec_of(request: a.Submit, plan: QueryPlan, spill_root: str | None, created_s: float) -> Spec:
+def disk_of(request: a.Submit, defaults: AdaptationSettings) -> DiskSettings:
+    """How the query uses the disk: as it says, else as the manager's settings say."""
+    if request.victims not in VICTIMS:
+        raise ConfigError(
+            f"victims {request.victims!r} do not exist", remedy=f"use {', '.join(VICTIMS)}"
+        )
+    chosen: dict[str, float] = {}
+    for name in OWN_SETTINGS:
+        given: float | None = getattr(request, name)
+        chosen[name] = getattr(defaults, name) if given is None else given
+    for name in ("push_fraction", "spill_above_ratio"):
+        if not 0 < chosen[name] <= 1:
+            raise ConfigError(f"{name} {chosen[name]} is not a share above 0 and up to 1")
+    for name in ("inactive_after_s", "productivity_half_life_s"):
+        if not chosen[name] >= 0:
+            raise ConfigError(f"{name} {chosen[name]} is below 0")
+    allowed = policy(request.policy).spills_locally
+    return DiskSettings(allowed, request.victims, **chosen)
+
+
+def spec_of(
+    request: a.Submit,
+    plan: QueryPlan,
+    *,
+    roots: Roots,
+    spill_root: str | None,
+    created_s: float,
+) -> Spec:
     """The spec of a submission; ConfigError names the field that cannot be worked with."""
     if request.counting and request.results:
         raise ConfigError(
             f"query {request.name!r}: results that are only counted go to no folder",
             remedy="leave out `results` or `counting`",
         )
-    if request.victims not in VICTIMS:
-        raise ConfigError(
-            f"victims {request.victims!r} do not exist", remedy=f"use {', '.join(VICTIMS)}"
-        )
-    _share("push_share", request.push_share)
-    _share("spill_threshold", request.spill_threshold)
-    if not request.inactive_after_s >= 0:
-        raise ConfigError(f"inactive_after_s {request.inactive_after_s} is below 0")
-    chosen = policy(request.policy)
     spec = Spec(
         name=QueryName(request.name),
         plan=plan,
-        policy=chosen.name,
-        disk=DiskSettings(
-            allowed=chosen.spills_locally,
-            victims=request.victims,
-            push_share=request.push_share,
-            threshold=request.spill_threshold,
-            inactive_after_s=request.inactive_after_s,
-        ),
+        policy=policy(request.policy).name,
         created_s=created_s,
-        spill=place("spill", request.spill),
-        results=place("results", request.results),
+        spill=place("spill", request.spill, roots),
+        results=new_folder("results", request.results, roots),
         counting=request.counting,
     )
     if spec.spill is None and spill_root is not None:
@@ -90,8 +111,11 @@ def spec_of(request: a.Submit, plan: QueryPlan, spill_root: str | None, created_
     return spec
 
 
-def place(what: str, text: str) -> str | None:
-    """A folder or URI as given, None if it is empty; ConfigError if processors would differ."""
+def place(what: str, text: str, roots: Roots) -> str | None:
+    """A folder or URI as given, None if it is empty; ConfigError if it may not be used.
+
+    That is so outside the roots, and where processors would take it for different places.
+    """
     if not text:
         return None
     if "\0" in text or ("://" not in text and not os.path.isabs(text)):
@@ -99,12 +123,36 @@ def place(what: str, text: str) -> str | None:
             f"{what} {text!r} is neither an absolute path nor a URI",
             remedy="processors have working folders of their own: write the whole path",
         )
+    roots.check(what, text)
     return text
 
 
-def _share(what: str, value: float) -> None:
-    if not 0 < value <= 1:
-        raise ConfigError(f"{what} {value} is not a share above 0 and up to 1")
+def local_place(what: str, text: str, roots: Roots) -> str | None:
+    """A file or folder on the processors' machines; ConfigError if it is anything else."""
+    if "://" in text:
+        raise ConfigError(
+            f"{what} {text!r} is a URI, and only folders that the processors' machines mount serve",
+            remedy="write the path of such a folder",
+        )
+    return place(what, text, roots)
+
+
+def new_folder(what: str, text: str, roots: Roots) -> str | None:
+    """A folder for this query's files alone; ConfigError if something is in it, seen from here.
+
+    Processors look again: their machines may see another folder under that path.
+    """
+    folder = local_place(what, text, roots)
+    try:
+        found = next(os.scandir(folder), None) if folder else None
+    except OSError:
+        return folder  # not there yet, or none of this machine
+    if found is not None:
+        raise ConfigError(
+            f"{what} folder {text!r} is not empty: it holds {found.name!r}",
+            remedy="empty it or name another; results are never mixed with what is there",
+        )
+    return folder
 
 
 def _decoded(kind: pa.DataType) -> pa.DataType:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from dovetail_manager.admin import status
-from dovetail_manager.admin.requests import place, read_schema, spec_of
+from dovetail_manager.admin.cleaning import Cleanups
+from dovetail_manager.admin.requests import disk_of, local_place, read_schema, spec_of
 from dovetail_manager.chronicle import (
     KEEP,
     adaptations_history,
@@ -33,6 +34,7 @@ from dovetail_proto import admin as a
 from dovetail_proto.assignment import Phase
 from dovetail_proto.errors import Domain, Refusal
 from dovetail_proto.ids import GroupId, ProcessorId, QueryName, StreamName, check_name
+from dovetail_proto.roots import Roots
 
 LET_GO_S = 10.0
 """How long a drop waits for processors to let go of a query: some heartbeats."""
@@ -51,10 +53,25 @@ T = TypeVar("T")
 class AdminService:
     """The verbs of one manager; `name` is what it calls itself."""
 
-    def __init__(self, cluster: Cluster, *, name: str, spill_root: str | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        name: str,
+        roots: Roots,
+        spill_root: str | None = None,
+        spark_masters: Sequence[str] = (),
+    ) -> None:
         self._cluster = cluster
         self._name = name
+        self._roots = roots  # what callers may name lies below these
+        self._cleanups = Cleanups(cluster, spark_masters, roots)
         self._spill_root = spill_root  # where spilled state goes that no submission gives a place
+
+    @property
+    def cleanups(self) -> Cleanups:
+        """The clean-ups under way, to be resumed and stopped with the manager."""
+        return self._cleanups
 
     # Streams --------------------------------------------------------------------------------------
 
@@ -65,7 +82,7 @@ class AdminService:
         """
         name = StreamName(check_name("stream", request.name))
         schema = read_schema(name, request.schema)
-        path = place("path", request.path)
+        path = local_place("path", request.path, self._roots)
         return self._do(
             lambda g, now_s: g.create_stream(name, schema, path, now_s=now_s),
             lambda g: status.stream_status(g, name),
@@ -114,11 +131,24 @@ class AdminService:
             lambda g: {n: record.schema for n, record in g.catalog.streams.wanted.items()}
         )
         # Planning asks DuckDB and takes a while: not on the machine's thread.
-        plan = plan_query(request.sql, schemas, name=name, partitions=request.partitions)
-        spec = spec_of(request, plan, self._spill_root, self._cluster.now_s())
+        plan = plan_query(
+            request.sql,
+            schemas,
+            name=name,
+            partitions=request.partitions,
+            declare="declare it with `dovetail stream create`; `dovetail stream list` shows all",
+        )
+        spec = spec_of(
+            request,
+            plan,
+            roots=self._roots,
+            spill_root=self._spill_root,
+            created_s=self._cluster.now_s(),
+        )
         return self._do(
             lambda g, now_s: g.submit(
                 spec,
+                disk=disk_of(request, g.steering.settings.adaptation),
                 weights=request.weights or None,
                 expected_bytes=request.expected_state_bytes or None,
                 now_s=now_s,
@@ -149,24 +179,43 @@ class AdminService:
             lambda g: a.Queries(tuple(status.query_status(g, n) for n in status.names(g)[1]))
         )
 
-    def drop_query(self, ref: a.QueryRef) -> a.QueryStatus:
+    def drop_query(self, request: a.DropQuery) -> a.QueryStatus:
         """Forget a query that is closed or failed, so that its name is free; its last status.
 
-        Waits a little for processors to let go of it; Refusal of domain `busy` if they do not.
+        Processors remove its result logs and its state on disk unless `keep` is set. Waits a little
+        for them to let go of it; Refusal of domain `busy` if they do not.
         """
-        until_s = time.monotonic() + LET_GO_S
+        name = QueryName(request.name)
 
         def drop(g: Governor, now_s: float) -> tuple[a.QueryStatus, list[Output]]:
-            last = status.query_status(g, ref.name)
-            return last, g.drop(QueryName(ref.name), now_s=now_s)
+            return status.query_status(g, name), g.drop(name, now_s=now_s)
 
+        if not request.keep:
+            self._patiently(lambda g, now_s: (None, g.discard(name, now_s=now_s)))
+        return self._patiently(drop)
+
+    def _patiently(self, verb: Callable[[Governor, float], tuple[T, list[Output]]]) -> T:
+        """Try again for a little while what is refused as busy."""
+        until_s = time.monotonic() + LET_GO_S
         while True:
             try:
-                return self._cluster.call(drop)
+                return self._cluster.call(verb)
             except Refusal as e:
                 if e.domain is not Domain.BUSY or time.monotonic() > until_s:
                     raise
             self._cluster.ended.wait(LET_GO_POLL_S)
+
+    def start_cleanup(self, request: a.StartCleanup) -> a.CleanupStatus:
+        """Begin to produce what a closed query owes; returns when that is recorded."""
+        return self._cleanups.start(request)
+
+    def get_cleanup(self, ref: a.QueryRef) -> a.CleanupStatus:
+        """How far the latest clean-up of a query is, or what became of it."""
+        return self._cluster.look(lambda g: status.cleanup_status(g, ref.name))
+
+    def cancel_cleanup(self, ref: a.QueryRef) -> a.CleanupStatus:
+        """Stop a clean-up; returns when it has stopped. One that is over is left as it is."""
+        return self._cleanups.cancel(ref)
 
     def set_policy(self, request: a.SetPolicy) -> a.QueryStatus:
         """Adapt by another policy from now on."""

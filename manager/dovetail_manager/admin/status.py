@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dovetail_manager.catalog import End, Instance, Spec, StreamRecord, totals
+from dovetail_manager.catalog import End, Instance, KeptLog, Spec, StreamRecord, totals
+from dovetail_manager.cleanups import CleanupProgress, CleanupState
 from dovetail_manager.governor import Governor
-from dovetail_manager.membership import IN, Member
+from dovetail_manager.membership import IN, Member, MemberState
 from dovetail_proto import admin as a
-from dovetail_proto.errors import Domain, Refusal
+from dovetail_proto.errors import Domain, Refusal, without_credentials
 from dovetail_proto.ids import GroupId, ProcessorId, QueryName, StreamName
-from dovetail_proto.messages import StreamLoad
+from dovetail_proto.messages import Stage, StreamLoad
 
 
 def stream_status(governor: Governor, name: str) -> a.StreamStatus:
@@ -40,7 +41,7 @@ def query_status(governor: Governor, name: str) -> a.QueryStatus:
         name=spec.name,
         state=str(spec.end or spec.phase),
         phase=str(spec.phase),
-        cause=query.cause,
+        cause=without_credentials(query.cause or _waits_for(instances)),
         policy=spec.policy,
         sql=spec.plan.sql,
         schema=spec.plan.output_schema.serialize().to_pybytes(),
@@ -74,11 +75,55 @@ def query_status(governor: Governor, name: str) -> a.QueryStatus:
         ),
         results_place=spec.results or "",
         counting=spec.counting,
-        spill=spec.spill or "",
+        spill=without_credentials(spec.spill or ""),
+        push_fraction=query.disk.push_fraction,
+        spill_above_ratio=query.disk.spill_above_ratio,
+        inactive_after_s=query.disk.inactive_after_s,
+        productivity_half_life_s=query.disk.productivity_half_life_s,
         created_s=spec.created_s,
         ended_s=spec.ended_s if spec.end is not End.NOT_YET else 0.0,
         logs=_logs(governor, spec, instances),
+        cleanup=() if spec.cleanup is None else (cleanup_status(governor, name),),
     )
+
+
+def cleanup_status(governor: Governor, name: str) -> a.CleanupStatus:
+    """The latest clean-up of a query; Refusal if there was none."""
+    spec = governor.catalog.spec(name)
+    record = spec.cleanup
+    if record is None:
+        raise Refusal(
+            Domain.QUERY,
+            f"query {name!r} was never cleaned up",
+            remedy="start a clean-up",
+            reason="unknown",
+        )
+    done = record.state is CleanupState.DONE
+    at = governor.cleanup_progress.get(spec.name, CleanupProgress())
+    return a.CleanupStatus(
+        query=spec.name,
+        state=str(record.state),
+        master=record.master,
+        output="" if record.output == "none" else without_credentials(record.output),
+        stage=at.stage if spec.cleaning else "",
+        bins_done=record.bins if done else at.bins_done,
+        bins=record.bins if done else at.bins,
+        combinations=record.owed if done else at.combinations,
+        owed=record.owed if done else at.owed,
+        results=record.results,
+        checksum=record.checksum,
+        code=record.code,
+        cause=without_credentials(record.cause),
+        remedy=without_credentials(record.remedy),
+        started_s=record.started_s,
+        ended_s=record.ended_s,
+    )
+
+
+def _waits_for(instances: tuple[Instance, ...]) -> str:
+    """Why a query that goes on stands still somewhere; empty if it does not."""
+    waiting = [i for i in instances if i.load.stage is Stage.RUNNING and i.load.cause]
+    return "; ".join(f"processor {i.processor} waits: {i.load.cause}" for i in waiting)
 
 
 def _logs(
@@ -90,18 +135,35 @@ def _logs(
     members = governor.steering.membership.members
     addresses = {p: m.address for p, m in members.items() if m.state in IN}
     query = governor.steering.queries[spec.name]
-    # Results in the logs that processors write; one that had groups may not have reported yet.
-    found = dict.fromkeys(filter(query.was_at, addresses), 0)
+    # Results in the logs that processors write; one that had groups may not have reported yet, or
+    # may have died before it did, and the query with it.
+    writers = {p for p, m in members.items() if p in addresses or m.state is MemberState.DEAD}
+    found = {p: 0 for p in writers if query.was_at(p) and spec.end is not End.CLOSED}
     for i in filter(spec.writes, instances):
         found[i.processor] = found.get(i.processor, 0) + i.load.results
-    logs = [(k.name, k.keeper) for k in spec.kept]
+    logs = [(k.name, k.keeper, _rows(spec, k, instances)) for k in spec.kept]
     # Who died without a result would have failed the query otherwise: nothing is there to be read.
     logs += [
-        (spec.log_of(p), p)
+        (spec.log_of(p), p, results)
         for p, results in found.items()
         if p in addresses or results or spec.end is End.FAILED
     ]
-    return tuple(a.LogStatus(name, p, addresses.get(p, "")) for name, p in logs)
+    closed = spec.end is End.CLOSED  # before, results may be in memory, and be lost with it
+    return tuple(
+        a.LogStatus(name, p, addresses.get(p, ""), spec.run, rows if closed else 0)
+        for name, p, rows in logs
+    )
+
+
+def _rows(spec: Spec, log: KeptLog, instances: tuple[Instance, ...]) -> int:
+    """Results in a log whose writer has left: of its incarnations since the log before."""
+    before = [k.incarnation for k in spec.kept if k.writer == log.writer]
+    since = max((n for n in before if n < log.incarnation), default=-1)
+    return sum(
+        i.load.results
+        for i in instances
+        if i.processor == log.writer and since < i.incarnation <= log.incarnation
+    )
 
 
 def processor_status(governor: Governor, name: str) -> a.ProcessorStatus:
@@ -113,7 +175,7 @@ def processor_status(governor: Governor, name: str) -> a.ProcessorStatus:
 
 
 def cluster_status(governor: Governor, name: str, started_s: float) -> a.ClusterStatus:
-    """The manager and everyone who ever joined, by name."""
+    """The manager and everyone who is known to have joined, by name."""
     members = governor.steering.membership.members
     return a.ClusterStatus(
         name=name,

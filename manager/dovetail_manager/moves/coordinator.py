@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from dovetail_manager.moves.journal import map_key
 from dovetail_manager.moves.protocol import (
     AFTER_COMMIT,
     BEFORE_COMMIT,
@@ -110,6 +111,20 @@ class Coordinator(MoveSteps):
                 else:
                     out += self._finish_if_over(move, now_s)
         return out
+
+    def release(self, processor: ProcessorId) -> dict[str, str | None]:
+        """A processor is gone and has left nothing unwritten: the map forgets that it was here.
+
+        The entries to write; `released` is called when they are durable.
+        """
+        if processor not in self.map_tail.processors:
+            return {}
+        self.map_writes.append(self.map_tail.without(processor))
+        return {map_key(self.query): self.map_tail.to_json()}
+
+    def released(self) -> None:
+        """What `release` asked for is durable."""
+        self.map = self.map_writes.popleft()
 
     def regain(self, processor: ProcessorId) -> None:
         """A new incarnation of a processor that died is here, empty."""

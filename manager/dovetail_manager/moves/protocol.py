@@ -112,6 +112,7 @@ class Move:
     deadline_s: float = float("inf")  # when a move before step 3 is given up
     resend_s: float = float("inf")  # when unanswered messages are sent again
     failure: str = ""  # why chunks are rolled back; empty while all goes well
+    no_room: bool = False  # it failed because the receiver's memory is short
     started_s: float = 0.0
     ended_s: float = 0.0
     outcome: Outcome | None = None  # None until it has ended

@@ -189,6 +189,7 @@ class MoveSteps:
             )
         if not current or source not in answering:
             return []
+        move.no_room = m.domain == Domain.MEMORY
         return self._give_up(move, f"{source!r} refused {name}: {m.message}", now_s)
 
     def _give_up(self, move: Move, failure: str, now_s: float) -> list[Instruction]:

@@ -70,7 +70,9 @@ def parse(sql: str, refuse: Refuse) -> exp.Expr:
     try:
         tokens = dialect.tokenize(sql)
         _check_size(tokens, refuse)
-        trees = [t for t in dialect.parser().parse(tokens, sql) if t is not None]
+        read = dialect.parser().parse(tokens, sql)
+        # A comment behind the last `;` hangs on a tree of its own, which says nothing.
+        trees = [t for t in read if t is not None and not isinstance(t, exp.Semicolon)]
     except TokenError as e:
         raise refuse.at(len(sql.rstrip()), "a quote or a comment is not closed", "close it") from e
     except ParseError as e:

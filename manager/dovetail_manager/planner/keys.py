@@ -114,7 +114,7 @@ def _pair_type(e: Equality[T]) -> pa.DataType | None:
 def _common(types: Sequence[pa.DataType]) -> pa.DataType | None:
     try:
         return common_key_type(types)
-    except (QueryError, ValueError):  # ValueError: a decimal of more digits than Arrow has
+    except QueryError:
         return None
 
 

@@ -121,7 +121,7 @@ class Scope:
                 raise self._refuse.at(
                     joined.table,
                     f"there is no stream {written!r}; there are: {known}",
-                    did_you_mean(written, streams) or "declare it with --input name=path",
+                    did_you_mean(written, streams) or self._refuse.declare,
                 )
             alias = joined.alias.name
             if any(alias.lower() == i.alias.lower() for i in inputs):

@@ -46,20 +46,26 @@ from dovetail_proto.query import (
 
 
 def plan_query(
-    sql: str, streams: Mapping[str, pa.Schema], *, name: str, partitions: int
+    sql: str,
+    streams: Mapping[str, pa.Schema],
+    *,
+    name: str,
+    partitions: int,
+    declare: str = "declare it with --input name=path",
 ) -> QueryPlan:
     """Plan one SELECT over declared streams.
 
     Promises: the planned results are those of DuckDB running `sql`, as a bag, with the names and
     types DuckDB gives them; a bare column keeps its exact Arrow type. Raises QueryError, with the
     place in `sql`, for whatever is not supported; ConfigError for a bad name or partition count.
+    `declare` is the remedy for a stream that is not known.
     """
     check_name("query", name)
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise ConfigError(
             f"{partitions} partitions are not possible", remedy=f"use 1 to {PARTITIONS_MAX}"
         )
-    refuse = Refuse(name, sql)
+    refuse = Refuse(name, sql, declare)
     try:
         return _plan(refuse, streams, partitions)
     except RecursionError as e:

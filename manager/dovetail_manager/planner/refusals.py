@@ -16,11 +16,12 @@ from dovetail_proto.errors import QueryError
 
 
 class Refuse:
-    """Makes the errors of one query."""
+    """Makes the errors of one query; `declare` says how a stream comes to be."""
 
-    def __init__(self, name: str, sql: str) -> None:
+    def __init__(self, name: str, sql: str, declare: str = "") -> None:
         self.name = name
         self.sql = sql
+        self.declare = declare
 
     def at(self, place: exp.Expr | int | None, message: str, remedy: str = "") -> QueryError:
         """An error at `place`; without one, about the query as a whole."""

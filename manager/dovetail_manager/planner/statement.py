@@ -134,7 +134,7 @@ def _table(source: exp.Expr, join: exp.Join | None, refuse: Refuse) -> JoinedTab
         raise refuse.at(
             source,
             f"table function {snippet(source.this)} is not supported",
-            "declare the file as a stream with --input and name the stream",
+            "declare the file as a stream and name the stream",
         )
     for name in filled(source):
         if name in ("db", "catalog"):
@@ -175,7 +175,8 @@ def _check_join(join: exp.Join, refuse: Refuse) -> None:
         raise refuse.at(
             join.this,
             f"{words} JOIN is not supported",
-            "only rows that match in all inputs are joined: write JOIN",
+            "only rows that match in all inputs are joined; JOIN gives those alone, which is "
+            "another answer",
         )
     for name in filled(join):
         if name not in ("this", "on", "using", "kind", "method"):

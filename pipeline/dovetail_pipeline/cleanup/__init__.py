@@ -9,7 +9,7 @@ from dovetail_pipeline.cleanup.catalog import Catalog, open_catalog
 from dovetail_pipeline.cleanup.conducting import CleanupResult, Hands, Progress, conduct
 from dovetail_pipeline.cleanup.files import OpenFiles
 from dovetail_pipeline.cleanup.ledger import BinResult, Ledger, result_from_json
-from dovetail_pipeline.cleanup.local import run_local
+from dovetail_pipeline.cleanup.local import run_here, run_local
 from dovetail_pipeline.cleanup.owed import GroupOwed, OwedReport, owed, verify
 from dovetail_pipeline.cleanup.planning import CleanupPlan, plan_bins
 from dovetail_pipeline.cleanup.task import run_bin
@@ -37,6 +37,7 @@ __all__ = [
     "plan_bins",
     "result_from_json",
     "run_bin",
+    "run_here",
     "run_local",
     "show",
     "verify",

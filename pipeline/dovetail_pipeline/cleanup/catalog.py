@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail_pipeline.cleanup.checking import run_records
 from dovetail_proto.errors import SpillError
 from dovetail_proto.partitioning import partition_ids
 from dovetail_proto.query import QueryPlan
@@ -83,7 +84,7 @@ class Catalog:
 
     plan: QueryPlan
     stores: tuple[SpillStore, ...]
-    records: tuple[RunRecord, ...]
+    records: tuple[RunRecord, ...]  # of the stores that were closed
     files: tuple[SpillFile, ...]
     inputs: tuple[RowGroups, ...]
     groups: NDArray[np.int64]  # those that may owe results, ascending
@@ -134,11 +135,14 @@ def open_catalog(
     """The catalog of a query's stores: one, or several that a moved group left generations in.
 
     `every_group` takes in those that were pushed once and owe nothing. SpillError if a run was not
-    closed, if the stores are of different queries, or if two hold one generation of a group.
+    closed, if the stores are of different queries, if two hold one generation of a group, or if
+    one of the run is missing.
     """
     stores = (stores,) if isinstance(stores, SpillStore) else tuple(stores)
+    # In one order, however they were given: bins number a hot key's rows by it, and what a clean-up
+    # has finished is recorded in the first.
+    stores = tuple(sorted(stores, key=lambda s: s.id))
     plan = stores[0].plan
-    records = tuple(store.run_record() for store in stores)
     for store in stores[1:]:
         if store.plan.to_json() != plan.to_json():
             raise SpillError(
@@ -148,6 +152,7 @@ def open_catalog(
     pushes = [(store, push) for store in stores for push in store.pushes()]
     _check_homes(pushes)
     group = _joined([p.group for _, p in pushes])
+    records = run_records(plan, stores, group)
     pushed = np.bincount(group, minlength=plan.partitions)
     owing = np.flatnonzero(pushed >= (1 if every_group else 2))
     files: list[SpillFile] = []

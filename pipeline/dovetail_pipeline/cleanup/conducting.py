@@ -10,14 +10,18 @@ is called.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from dovetail_pipeline.cleanup.bins import bin_from_json
 from dovetail_pipeline.cleanup.catalog import Catalog, open_catalog
+from dovetail_pipeline.cleanup.checking import check_produced
 from dovetail_pipeline.cleanup.estimating import Estimate, estimate
 from dovetail_pipeline.cleanup.files import OpenFiles
 from dovetail_pipeline.cleanup.ledger import BinResult, Ledger, output_place, result_from_json
@@ -111,16 +115,18 @@ def conduct(
     run = _Run(catalog, ledger, progress)
     try:
         with ledger.locked():
-            plan = ledger.plan()
+            plan, finished = _so_far(ledger)
             if plan is None and catalog.groups.size == 0:
                 plan = CleanupPlan((), 0)
-                ledger.begin(plan)
-            finished = {} if plan is None else ledger.done(plan.bins)
+                ledger.begin(plan, ledger.claim())
             resumed = len(finished)
-            if plan is None or len(finished) < len(plan.bins):
+            if plan is None or len(finished) < len(plan.bins) or ledger.strays(finished.values()):
                 with hands(catalog, expected, place) as workers:
-                    plan = plan or run.plan(expected, workers)
-                    run.join(plan, finished, workers)
+                    attempt = ledger.claim()
+                    plan, finished = _so_far(ledger)  # by now nobody else adds to it
+                    resumed = len(finished)
+                    plan = plan or run.plan(expected, workers, attempt)
+                    run.join(plan, finished, workers, attempt)
     except KeyboardInterrupt:
         raise Interrupted(
             "clean-up stopped",
@@ -133,6 +139,11 @@ def conduct(
             remedy="this is a defect of Dovetail: keep the spill folder and report it",
         )
     in_order = [finished[b.index] for b in plan.bins]
+    shared: Counter[int] = Counter()
+    for r in in_order:
+        shared.update(dict(r.shared))
+    left = np.setdiff1d(catalog.groups, np.array(plan.counted, np.int64)).tolist()
+    check_produced(catalog.records, left, shared)
     return CleanupResult(
         rows=sum(r.rows for r in in_order),
         checksum=sum(r.checksum for r in in_order) % (1 << 64),
@@ -143,6 +154,11 @@ def conduct(
         bytes_read=run.bytes_read,
         seconds=time.monotonic() - started,
     )
+
+
+def _so_far(ledger: Ledger) -> tuple[CleanupPlan | None, dict[int, BinResult]]:
+    plan = ledger.plan()
+    return plan, {} if plan is None else ledger.done(plan)
 
 
 class _Run:
@@ -156,18 +172,20 @@ class _Run:
         self._progress = progress
         self.bytes_read = 0
 
-    def plan(self, expected: Estimate, workers: Workers) -> CleanupPlan:
+    def plan(self, expected: Estimate, workers: Workers, attempt: str) -> CleanupPlan:
         """Share the work out, after counting where that pays, and record the plan."""
         heavy = heavy_groups(expected, workers.count)
         parts = counting_slices(self._catalog, expected, heavy, workers.count)
-        plan = plan_from(expected, heavy, self._count(parts, workers), workers.count)
-        self._ledger.begin(plan)
+        plan = plan_from(self._catalog, expected, heavy, self._count(parts, workers), workers.count)
+        self._ledger.begin(plan, attempt)
         return plan
 
-    def join(self, plan: CleanupPlan, finished: dict[int, BinResult], workers: Workers) -> None:
+    def join(
+        self, plan: CleanupPlan, finished: dict[int, BinResult], workers: Workers, attempt: str
+    ) -> None:
         """Work through the bins that are not in `finished`, and add them to it."""
         left = [b for b in plan.bins if b.index not in finished]
-        self._ledger.clear(left)
+        self._ledger.sweep(finished.values(), attempt)
         before = sum(r.combinations for r in finished.values())
         counted_bytes = self.bytes_read
 
@@ -189,7 +207,9 @@ class _Run:
             finished[result.index] = result
             self.bytes_read += result.bytes_read
 
-        workers.run([{"bin": b.to_json()} for b in left], done, tell)
+        names = {"plan": plan.id, "attempt": attempt}
+        workers.run([{"bin": b.to_json(), **names} for b in left], done, tell)
+        self._ledger.sweep(finished.values(), attempt)  # of an older attempt that was slow to stop
 
     def _count(self, parts: Sequence[Slice], workers: Workers) -> list[Measured]:
         """Measure parts of the store."""
@@ -237,6 +257,8 @@ def work_on(catalog: Catalog, files: OpenFiles, settings: Json) -> Work:
             catalog,
             files,
             b,
+            plan_id=job["plan"],
+            attempt=job["attempt"],
             output=settings["output"],
             memory_bytes=memory_bytes,
             tick=tick,

@@ -3,7 +3,7 @@
     local      ParquetSink ─▶ temporary name ─▶ rename
     elsewhere  ParquetSink ─▶ file in a private temporary folder ─▶ upload, as soon as it is whole
 
-Either way a file has its name only when it is whole, and names depend on the bin alone.
+Either way a file has its name only when it is whole, and two attempts at once never share a name.
 """
 
 from __future__ import annotations

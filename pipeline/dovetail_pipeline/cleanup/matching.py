@@ -1,4 +1,4 @@
-"""From the rows of a slice to the keys that owe results, exactly, also when hashes collide."""
+"""From the rows of a slice to the keys that all inputs have, exactly, also when hashes collide."""
 
 from __future__ import annotations
 
@@ -18,15 +18,19 @@ class KeyRanges:
     ranges: NDArray[np.int64]  # [key, 2 × input]: begin and end
     hashes: NDArray[np.uint64]  # of each key
 
+    def pick(self, chosen: NDArray[np.bool_]) -> KeyRanges:
+        """Some of the keys."""
+        return KeyRanges(self.ranges[chosen], self.hashes[chosen])
 
-def match_keys(found: SliceRows, *, owing: bool) -> KeyRanges:
-    """The keys that all inputs have, or of those only the ones that may owe results.
+
+def match_keys(found: SliceRows) -> KeyRanges:
+    """The keys that all inputs have.
 
     Where several keys share a hash, their positions in `found` are put in key order.
     """
     n = len(found.columns)
     ranges = np.empty((int(np.diff(found.starts).min()), 2 * n), np.int64)
-    count = products.match_keys(found.hashes, found.generations, found.starts, owing, ranges)
+    count = products.match_keys(found.hashes, found.starts, ranges)
     ranges = ranges[:count].copy()
     if found.key_offsets is not None and found.key_data is not None:
         clashes = np.empty(count, np.bool_)

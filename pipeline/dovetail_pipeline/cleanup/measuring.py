@@ -67,7 +67,7 @@ def measure(catalog: Catalog, files: OpenFiles, whole: Slice, budget_bytes: int)
     segments: list[Segment] = []
     in_parts: set[int] = set()  # hashes of hot keys that came in parts
     for found in read_in_parts(catalog, reader, whole, budget_bytes):
-        keys = match_keys(found, owing=False)
+        keys = match_keys(found)
         counted = count_keys(keys, found.generations, terms)
         groups = partition_ids(keys.hashes, catalog.plan.partitions)
         for group, c in counted.sum_by(groups).items():

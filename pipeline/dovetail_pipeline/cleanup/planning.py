@@ -7,6 +7,9 @@ finds. Counting reads key columns only.
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +18,7 @@ from numpy.typing import NDArray
 
 from dovetail_pipeline.cleanup.bins import Bin, bin_count, pack_bins
 from dovetail_pipeline.cleanup.catalog import Catalog, RowGroups
+from dovetail_pipeline.cleanup.checking import check_produced
 from dovetail_pipeline.cleanup.estimating import Estimate, estimate
 from dovetail_pipeline.cleanup.files import OpenFiles
 from dovetail_pipeline.cleanup.measuring import Measured, measure
@@ -36,6 +40,13 @@ class CleanupPlan:
 
     bins: tuple[Bin, ...]
     owed: int | None  # what they owe together; None if not all of it was counted
+    counted: tuple[int, ...] = ()  # groups of which only the keys that owe are in the bins
+
+    @property
+    def id(self) -> str:
+        """A digest of the bins, in the names of their markers: plans that cut alike share them."""
+        text = json.dumps([b.to_json() for b in self.bins])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def heavy_groups(expected: Estimate, workers: int) -> NDArray[np.bool_]:
@@ -62,14 +73,26 @@ def counting_slices(
 
 
 def plan_from(
-    expected: Estimate, heavy: NDArray[np.bool_], measured: Sequence[Measured], workers: int
+    catalog: Catalog,
+    expected: Estimate,
+    heavy: NDArray[np.bool_],
+    measured: Sequence[Measured],
+    workers: int,
 ) -> CleanupPlan:
-    """The plan, `measured` being slices that cover the heavy groups."""
+    """The plan, `measured` being slices that cover the heavy groups.
+
+    SpillError if these have produced something else than the run says.
+    """
+    groups = tuple(catalog.groups[heavy].tolist())
+    shared: Counter[int] = Counter()
+    for m in measured:
+        shared.update({group: c.shared for group, c in m.counts.items()})
+    check_produced(catalog.records, groups, shared)
     segments = [s for m in measured for s in m.segments]
     segments += expected.segments(~heavy)
     counted = sum(c.owed for m in measured for c in m.counts.values())
     bins = tuple(pack_bins(segments, workers, expected.files))
-    return CleanupPlan(bins, counted if heavy.all() else None)
+    return CleanupPlan(bins, counted if heavy.all() else None, groups)
 
 
 def plan_bins(catalog: Catalog, workers: int, memory_bytes: int) -> list[Bin]:
@@ -81,7 +104,7 @@ def plan_bins(catalog: Catalog, workers: int, memory_bytes: int) -> list[Bin]:
             measure(catalog, files, part, 2 * memory_bytes // 5)
             for part in counting_slices(catalog, expected, heavy, 1)
         ]
-    return list(plan_from(expected, heavy, measured, workers).bins)
+    return list(plan_from(catalog, expected, heavy, measured, workers).bins)
 
 
 def _cut(catalog: Catalog, low: int, high: int, count: int) -> list[Slice]:

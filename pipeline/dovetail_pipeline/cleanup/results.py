@@ -8,6 +8,7 @@ Measured on one core with seven columns of eight bytes: 55 to 100 M combinations
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -21,6 +22,7 @@ from dovetail_pipeline.cleanup.reading import SliceRows
 from dovetail_pipeline.cleanup.terms import Term
 from dovetail_pipeline.cleanup.widths import fixed_width, value_widths
 from dovetail_processor.join.kernels import products
+from dovetail_proto.partitioning import partition_ids
 from dovetail_proto.query import QueryPlan
 
 CHUNK_ROWS_MAX = 65_536
@@ -31,15 +33,24 @@ CHUNK_ROWS_MIN = 256
 
 
 def owed_batches(
-    plan: QueryPlan, found: SliceRows, terms: tuple[Term, ...], batch_bytes_max: int
+    plan: QueryPlan,
+    found: SliceRows,
+    terms: tuple[Term, ...],
+    batch_bytes_max: int,
+    shared: Counter[int],
 ) -> Iterator[pa.RecordBatch]:
     """Every owed combination of a slice once, as batches of `plan.joined_schema()`.
 
     A batch takes at most `batch_bytes_max`, unless one combination alone takes more. Asserts, at
-    the end, that as many were made as counting says are owed.
+    the end, that as many were made as counting says are owed. To `shared` it adds, per group, the
+    combinations that the run has produced already.
     """
-    keys = match_keys(found, owing=True)
-    owed = count_keys(keys, found.generations, terms).sum().owed
+    keys = match_keys(found)
+    counted = count_keys(keys, found.generations, terms)
+    owed = counted.sum().owed
+    for group, c in counted.sum_by(partition_ids(keys.hashes, plan.partitions)).items():
+        shared[group] += c.shared
+    keys = keys.pick(counted.owed() > 0)
     gather = _Gather(plan, found)
     inputs = len(plan.inputs)
     fixed = max(1, gather.fixed_bytes)

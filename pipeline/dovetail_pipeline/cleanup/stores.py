@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dovetail_pipeline.cleanup.catalog import open_catalog
 from dovetail_proto.errors import ConfigError, SpillError
 from dovetail_proto.spill_format import SpillStore, open_storage, place_above, place_below
 from dovetail_proto.spill_format.records import QUERY_FILE
@@ -40,16 +41,22 @@ class RunCleanup:
 
 
 def find_cleanups(
-    places: Sequence[str], *, query: str | None = None, output: str | None = None
+    places: Sequence[str],
+    *,
+    query: str | None = None,
+    run: str | None = None,
+    output: str | None = None,
+    trusted: bool = True,
 ) -> list[RunCleanup]:
     """What to clean up at these places, in their order, then by name.
 
-    `query` takes only the stores of the query with this name. `output` None is each run's own
-    output; "none" only counts. SpillError if there is no store at a place, ConfigError if none is
-    left or a run's output is not known.
+    `query` takes only the stores of the query with this name, `run` those of this run.
+    `output` None is each run's own output; "none" only counts. SpillError if there is no store at
+    a place, ConfigError if none is left or a run's output is not known. `trusted` is False where
+    others than the caller may have written the stores: then no output is taken from them.
     """
     stores = [store for place in places for store in _stores_at(place)]
-    chosen = [s for s in stores if query is None or s.plan.name == query]
+    chosen = [s for s in stores if query in (None, s.plan.name) and run in (None, s.run)]
     if not chosen:
         names = ", ".join(sorted({s.plan.name for s in stores}))
         raise ConfigError(
@@ -60,7 +67,8 @@ def find_cleanups(
     for store in chosen:
         runs.setdefault(store.run, []).append(store)
     return [
-        RunCleanup(tuple(s), _output_of(s[0], output, alone=len(runs) == 1)) for s in runs.values()
+        RunCleanup(tuple(s), _output_of(s, output, alone=len(runs) == 1, trusted=trusted))
+        for s in runs.values()
     ]
 
 
@@ -81,12 +89,18 @@ def _stores_at(place: str) -> list[SpillStore]:
     return [SpillStore.open(place)]  # which says what is wrong if this is no store either
 
 
-def _output_of(store: SpillStore, output: str | None, *, alone: bool) -> str | None:
+def _output_of(
+    stores: Sequence[SpillStore], output: str | None, *, alone: bool, trusted: bool
+) -> str | None:
     if output == "none":
         return None
+    store = stores[0]
     if output is None:
-        recorded = store.run_record().output
+        catalog = open_catalog(stores)
+        recorded = catalog.records[0].output if trusted else None
         if recorded is None:
+            if not catalog.groups.size:
+                return None  # nothing is owed: no place is needed
             raise ConfigError(
                 f"the run of {store.root!r} only counted its results",
                 remedy="name a folder for the owed ones with --output, or --output none",
@@ -94,4 +108,5 @@ def _output_of(store: SpillStore, output: str | None, *, alone: bool) -> str | N
         return below(recorded)
     if alone:
         return below(output)
-    return below(place_below(output, store.plan.name, place_above(store.root)[1]))
+    first = min(place_above(s.root)[1] for s in stores)  # whatever order they were given in
+    return below(place_below(output, store.plan.name, first))

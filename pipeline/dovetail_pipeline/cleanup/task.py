@@ -1,12 +1,13 @@
 """One bin of a clean-up, from the spilled files to its results: what any scheduler calls.
 
-`run_bin` needs nothing but the stores, and leaves files under names that depend on the bin alone,
-then a marker. Run twice, even at once, it leaves the same files.
+`run_bin` needs nothing but the stores, and leaves files under names that depend on the bin and the
+attempt alone, then a marker. Run twice by one attempt, even at once, it leaves the same files.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from dovetail_pipeline.cleanup.bins import Bin
@@ -50,11 +51,16 @@ def run_bin(
     files: OpenFiles,
     b: Bin,
     *,
+    plan_id: str,
+    attempt: str,
     output: str | None,
     memory_bytes: int,
     tick: Tick = lambda results, bytes_read: None,
 ) -> BinResult:
-    """Produce the results of a bin and mark it done; `output` None only counts them."""
+    """Produce the results of a bin and mark it done; `output` None only counts them.
+
+    SpillError if a later attempt than `attempt` has taken the clean-up over.
+    """
     started = time.monotonic()
     plan = catalog.plan
     terms = delta_terms(len(plan.inputs))
@@ -65,15 +71,16 @@ def run_bin(
     evaluator = above_join(plan)
     ledger = Ledger(catalog, output)
     row_group_bytes = min(batch_bytes, ROW_GROUP_BYTES_MAX)
-    sink = Delivery(plan.output_schema, b.name, ledger.output, row_group_bytes)
+    sink = Delivery(plan.output_schema, f"{b.name}-{attempt}", ledger.output, row_group_bytes)
     combinations = 0
     bytes_read = 0
+    shared: Counter[int] = Counter()
     try:
         for part in b.slices:
             for found in read_in_parts(catalog, reader, part, budget_bytes):
                 tick(0, reader.bytes_read - bytes_read)
                 bytes_read = reader.bytes_read
-                for batch in owed_batches(plan, found, terms, batch_bytes):
+                for batch in owed_batches(plan, found, terms, batch_bytes, shared):
                     combinations += batch.num_rows
                     sink.write(evaluator.run(batch))
                     tick(batch.num_rows, 0)
@@ -87,8 +94,9 @@ def run_bin(
         rows=rows,
         checksum=checksum,
         files=names_and_sizes,
+        shared=tuple(sorted(shared.items())),
         bytes_read=reader.bytes_read,
         seconds=time.monotonic() - started,
     )
-    ledger.finish(b, result)
+    ledger.finish(b, result, plan_id, attempt)
     return result

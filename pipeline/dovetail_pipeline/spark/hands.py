@@ -4,8 +4,8 @@
                                      └ task: bin 1 ─▶ …                            ┘
 
 Tasks read the spill store and write results by themselves, under names that depend on the bin
-alone; only JSON passes through Spark. So a task that is tried again, or that has a speculative
-twin, leaves what one task leaves, and a driver that dies loses no finished bin.
+and the attempt alone; only JSON passes through Spark. So a task that is tried again, or that has a
+speculative twin, leaves what one task leaves, and a driver that dies loses no finished bin.
 
 Spark starts when the first job is there: a clean-up that owes nothing never starts it.
 """

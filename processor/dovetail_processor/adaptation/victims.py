@@ -20,6 +20,8 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
+from dovetail_processor.adaptation.recent_output import Produced
+
 IntArray = npt.NDArray[np.int64]
 
 
@@ -37,7 +39,7 @@ class GroupStats:
     """What a processor knows of its groups; index = group id, all arrays of length P."""
 
     bytes: IntArray  # P_s: held in memory now; 0 = nothing held or not owned
-    produced: IntArray  # P_o: combinations produced in the current generation
+    produced: Produced  # P_o: combinations produced in the current generation, see `recent_output`
     last_insert_s: npt.NDArray[np.float64]  # T_u: when a tuple was last inserted
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,7 +33,15 @@ from dovetail_proto.feeds import (
     ReadResults,
     TupleBatch,
 )
-from dovetail_proto.ids import NAME, ProcessorId, QueryName, SplitId, input_of, query_of
+from dovetail_proto.ids import (
+    NAME,
+    ProcessorId,
+    QueryName,
+    SplitId,
+    StreamName,
+    input_of,
+    query_of,
+)
 from dovetail_proto.query import QueryPlan
 from dovetail_proto.transport import abort
 from dovetail_proto.wire import data as wire
@@ -143,7 +152,7 @@ class DataPlane:
     # Clients --------------------------------------------------------------------------------------
 
     def ingest(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        """A source's batches, each answered when it is routed."""
+        """A source's batches, each answered when it is routed; at the end that it is over."""
         answers: queue.SimpleQueue[IngestAck | DovetailError | None] = queue.SimpleQueue()
         room = threading.Semaphore(INGEST_AHEAD)
         context.add_callback(lambda: answers.put(None))
@@ -164,8 +173,12 @@ class DataPlane:
     ) -> None:
         try:
             for data in requests:
+                m = wire.decode(IngestBatch, data)
+                if m.over:
+                    self._forget(m.stream, m.source)
+                    continue
                 room.acquire()
-                self._take_batch(wire.decode(IngestBatch, data), answers)
+                self._take_batch(m, answers)
             for _ in range(INGEST_AHEAD):
                 room.acquire()  # until all that was taken is answered
             answers.put(None)
@@ -177,7 +190,8 @@ class DataPlane:
     def _take_batch(
         self, m: IngestBatch, answers: queue.SimpleQueue[IngestAck | DovetailError | None]
     ) -> None:
-        schema = self._worker.streams.get(m.stream).task.schema
+        stream = m.stream
+        schema = self._worker.streams.get(stream).task.schema
         largest = max(INGEST_BYTES_MIN, self._worker.memory_bytes // INGEST_SHARE)
         if len(m.payload) > largest:
             raise InputError(
@@ -186,17 +200,27 @@ class DataPlane:
                 remedy="send smaller batches",
             )
         batch = from_bytes(m.payload, schema, f"a batch for {m.stream!r}")
-        sent = Sent(
-            m.source, m.sequence, batch, lambda rows: answers.put(IngestAck(m.sequence, rows))
-        )
+        number = m.sequence  # a batch that waits must not keep its message
+
+        def routed(rows: int, readers: int) -> None:
+            answers.put(IngestAck(number, rows, readers))
+
+        sent = Sent(m.source, number, batch, routed, answers.put, m.rows_left)
 
         def accept() -> None:
             try:
-                self._worker.streams.accept(m.stream, sent)
+                self._worker.streams.accept(stream, sent)
             except DovetailError as e:
                 answers.put(e)
 
         self._worker.post(accept)
+
+    def _forget(self, stream: StreamName, source: str) -> None:
+        def forget() -> None:
+            with suppress(Refusal):  # the stream may be elsewhere by now
+                self._worker.streams.get(stream).forget(source)
+
+        self._worker.post(forget)
 
     def await_joined(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         """Answers when all that the query's splits here took in so far is joined."""

@@ -77,9 +77,10 @@ class Duties:
         self._shipments: dict[
             tuple[str, int], threading.Thread
         ] = {}  # being sent, or the last ones
-        self._order: PushPartitions | None = None  # a forced push that is under way
+        self._order: PushPartitions | None = None  # a forced push that waits or is under way
+        self._taken_bytes: int | None = None  # that it takes from memory; None: it has not begun
         self._ordered: tuple[Epoch, int, int] | None = None  # the last one done, and its bytes
-        self._was_pushing = False
+        self._pushes = 0  # of the instance, when they were last looked at
 
     def marker(self, m: EndOfMovedPartitions) -> None:
         """All of a split's rows for a chunk that leaves are joined."""
@@ -109,7 +110,8 @@ class Duties:
 
     def _local(self) -> do.Local:
         state = self.instance.state
-        free = state.limit_bytes - state.held_bytes - self.participant.reserved_bytes
+        coming = self.participant.reserved_bytes + self.instance.arrived_bytes
+        free = state.limit_bytes - state.held_bytes - coming
         return do.Local(max(0, free), self.instance.pushing)
 
     def act(self, out: list[do.Instruction], arrived: Arrived | None = None) -> None:
@@ -173,32 +175,30 @@ class Duties:
         thread.start()
 
     def _ordered_push(self, m: PushPartitions) -> None:
-        """A forced push (active-disk); a repeated order is done once."""
+        """A forced push (active-disk), as soon as it can be; a repeated order is done once."""
         if self._ordered is not None and (m.epoch, m.order) == self._ordered[:2]:
             self._shell.tell_manager(Pushed(m.query, m.epoch, m.order, self._ordered[2]))
-            return
-        if self._order is not None:
-            return
-        self._order = m
-        self._spilled_before = self._spilled_bytes()
-        if not (self.participant.may_push() and self.instance.push(m.size_bytes)):
-            self._order_done()
-        self._was_pushing = self.instance.pushing
+        elif self._order is None:
+            self._order = m
 
     def look_at_pushes(self) -> None:
-        """Go on with what waited for a push, if one has ended."""
-        if self._was_pushing and not self.instance.pushing:
-            if self._order is not None:
-                self._order_done()
-            self.act(self.participant.push_finished())
-        self._was_pushing = self.instance.pushing
+        """Go on with what waited for a push, if one has ended; begin an ordered one, if it can be.
 
-    def _order_done(self) -> None:
+        An order waits for the end of a batch, of another push and of a move.
+        """
+        if self.instance.pushes > self._pushes:
+            self._pushes = self.instance.pushes
+            if self._taken_bytes is not None:
+                self._order_done(self._taken_bytes)
+            if not self.instance.pushing:
+                self.act(self.participant.push_finished())
+        if self._order is not None and self._taken_bytes is None and self.participant.may_push():
+            self._taken_bytes = self.instance.push(self._order.size_bytes)
+            if self._taken_bytes == 0:
+                self._order_done(0)
+
+    def _order_done(self, taken_bytes: int) -> None:
         assert self._order is not None
-        m, self._order = self._order, None
-        pushed = self._spilled_bytes() - self._spilled_before
-        self._ordered = (m.epoch, m.order, pushed)
-        self._shell.tell_manager(Pushed(m.query, m.epoch, m.order, pushed))
-
-    def _spilled_bytes(self) -> int:
-        return self.instance.pusher.spilled_bytes if self.instance.pusher else 0
+        m, self._order, self._taken_bytes = self._order, None, None
+        self._ordered = (m.epoch, m.order, taken_bytes)
+        self._shell.tell_manager(Pushed(m.query, m.epoch, m.order, taken_bytes))

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail_processor.adaptation.recent_output import RecentOutput
 from dovetail_processor.adaptation.victims import GroupStats, VictimOrder, choose_groups_to_move
 from dovetail_processor.cluster.input_queue import InputQueue, Marker
-from dovetail_processor.cluster.shares import ClusterShares
 from dovetail_processor.cluster.splits import groups_of
 from dovetail_processor.cluster.transit import Arrived, Counters, counters, install
 from dovetail_processor.engine import chunk_rows
@@ -36,8 +36,9 @@ from dovetail_processor.sinks import BackgroundSink, Sink, SinkTotals
 from dovetail_processor.spill.pusher import Pusher
 from dovetail_processor.spill.relief import DiskRelief, NoRelief
 from dovetail_proto.assignment import DiskSettings
+from dovetail_proto.cluster_memory import ClusterShares
 from dovetail_proto.errors import DovetailError
-from dovetail_proto.ids import GroupId
+from dovetail_proto.ids import GroupId, ProcessorId
 from dovetail_proto.messages import Groups
 from dovetail_proto.query import QueryPlan
 from dovetail_proto.spill_format import RunRecord, SpillStore
@@ -46,7 +47,7 @@ _OVER = object()
 
 
 class Instance:
-    """See the module. `store` may be None if the disk settings allow no pushes."""
+    """See the module. Without a `store` nothing is ever pushed, and no group that was may come."""
 
     def __init__(
         self,
@@ -56,23 +57,29 @@ class Instance:
         store: SpillStore | None,
         *,
         bounds: ClusterShares,
+        slab_bytes: int,  # the most that state can ever get: if this query is alone
         disk: DiskSettings,
         clock: Callable[[], float],
         moving: Callable[[], bool],  # nodiskAdaptation: a move involves this processor
-        wake: Callable[[], None],  # the sink has room again
+        wake: Callable[[], None],  # the sink has room again, or a push has ended
     ) -> None:
         self.plan = plan
-        self.store = store
         self._clock = clock
         self._moving = moving
-        self.state = JoinState(plan, bounds.slab, chunk_rows=chunk_rows(plan, bounds.shares.output))
+        self.state = JoinState(plan, slab_bytes, chunk_rows=chunk_rows(plan, bounds.shares.output))
+        self.output = RecentOutput(
+            self.state.produced, self.state.generation, disk.productivity_half_life_s
+        )
         self.live = np.zeros(plan.partitions, np.bool_)
         self.live[live] = True
         self.queues = [InputQueue(bounds.window) for _ in plan.inputs]
         self.sink = BackgroundSink(sink, bounds.shares.output, wake)
         joined, results = Arc(bounds.shares.output), Arc(bounds.shares.output)
         self._arcs = [joined, results]
-        self.pusher: Pusher | None = None
+        # Whatever the policy is: it may change, and groups may come that were pushed elsewhere.
+        self.pusher = Pusher(self.state, store, bounds.shares.spill, wake) if store else None
+        self._short = False  # of memory; if a push is under way, its end makes room
+        self.short: int | None = None  # bytes free when it began to wait for other queries' memory
         self._relief: NoRelief | DiskRelief = NoRelief(bounds.shares)
         self.set_shares(bounds, disk)
         self._join = Join(
@@ -85,11 +92,8 @@ class Instance:
             owns=self._check_live,
         )
         self._deliver = Deliver(results, self.sink, waits=False)
-        self._nodes: list[Node] = [
-            self._deliver,
-            Evaluate(above_join(plan), joined, results),
-            self._join,
-        ]
+        above = Evaluate(above_join(plan), joined, results)
+        self._nodes: list[Node] = [self._deliver, above, self._join]
         self._arrivals: dict[tuple[str, int], Arrived] = {}  # received and not installed yet
         self._chores: deque[Iterator[None]] = deque()  # in order, between batches
         self._in_chore = False  # the first of them has begun
@@ -98,21 +102,20 @@ class Instance:
         self.peak_state_bytes = 0
 
     def set_shares(self, bounds: ClusterShares, disk: DiskSettings) -> None:
-        """Use this much memory, and the disk like this, from now on."""
+        """Use so much memory beside the state, and the disk like this, from now on."""
         self.bounds = bounds
-        self.state.limit_bytes = bounds.shares.state
-        if not disk.allowed or self.store is None:
+        if not disk.allowed or self.pusher is None:
             self._relief = NoRelief(bounds.shares)
             return
-        self.pusher = self.pusher or Pusher(self.state, self.store, bounds.shares.spill)
         self._relief = DiskRelief(
             self.state,
             self.pusher,
             bounds.shares,
-            threshold=disk.threshold,
-            push_share=disk.push_share,
+            spill_above_ratio=disk.spill_above_ratio,
+            push_fraction=disk.push_fraction,
             victims=VictimOrder(disk.victims),
             inactive_after_s=disk.inactive_after_s,
+            output=self.output,
             clock=self._clock,
             seed=0,
             moving=self._moving,
@@ -123,7 +126,14 @@ class Instance:
     @property
     def ready(self) -> bool:
         """Whether `step` would get on."""
-        return self._may_do_chores or any(n.ready for n in self._nodes)
+        ready = any(n.ready for n in self._nodes[:2])
+        return ready or (not self._waits and (self._may_do_chores or self._join.ready))
+
+    @property
+    def _waits(self) -> bool:
+        """Whether nothing can go into the state before a push has ended, here or elsewhere."""
+        pushing = self._short and self.pushing and self.pusher and not self.pusher.done
+        return bool(pushing) or self.short is not None
 
     def step(self) -> None:
         """One piece of work, nearest to the results first."""
@@ -131,6 +141,10 @@ class Instance:
             if node.ready:
                 node.step()
                 return
+        if self._waits:
+            return
+        self._short = False
+        self.collect_pushed()
         if self._may_do_chores:
             self._in_chore = True
             if next(self._chores[0], _OVER) is _OVER:
@@ -142,7 +156,8 @@ class Instance:
 
     @property
     def _may_do_chores(self) -> bool:
-        return bool(self._chores) and (self.state.idle or self._in_chore)
+        # Results that are not emitted yet are read from the state: what they are made of stays.
+        return bool(self._chores) and (self._join.idle or self._in_chore)
 
     def overtake(self, index: int, groups: Sequence[GroupId]) -> None:
         """Let the marker that came last on a link pass, behind the queued rows of its groups."""
@@ -171,11 +186,23 @@ class Instance:
 
     def before_batch(self) -> None:
         """See Relief."""
+        self.output.look(self._clock())
         self._relief.before_batch()
 
     def now(self) -> None:
-        """See Relief."""
-        self._relief.now()
+        """See Relief: the join waits, for a push or for other queries' memory; the worker never."""
+        if self.pushing:  # its end makes room, also if the policy has changed since it began
+            self._short = True
+        elif not self.spills or self.state.limit_bytes < self.bounds.minimum:
+            self.short = self.state.limit_bytes - self.state.held_bytes
+        else:
+            self._relief.now()
+            self._short = True
+
+    @property
+    def spills(self) -> bool:
+        """Whether its state may go to disk."""
+        return isinstance(self._relief, DiskRelief)
 
     def _check_live(self, touched: NDArray[np.int64]) -> None:
         if not self.live[touched].all():
@@ -187,7 +214,7 @@ class Instance:
     def stats(self) -> GroupStats:
         """P_s, P_o and T_u of the live groups; others hold nothing."""
         held = np.where(self.live & ~self.state.locked, self.state.group_bytes(), 0)
-        return GroupStats(held, self.state.produced, self.state.last_insert_s)
+        return GroupStats(held, self.output.counted(self._clock()), self.state.last_insert_s)
 
     def choose(
         self,
@@ -221,7 +248,7 @@ class Instance:
         self.state.locked[ids] = True
         viewed = self.state.view(ids)
         held = int(self.state.bytes_of(viewed).sum())
-        return viewed, counters(self.state, ids, self._clock()), held
+        return viewed, counters(self.state, ids, self.output, self._clock()), held
 
     def stay(self, groups: Sequence[GroupId]) -> None:
         """They are live here (again)."""
@@ -262,8 +289,9 @@ class Instance:
     def _install(self, move: str, chunk: int) -> Iterator[None]:
         arrived = self._arrivals.pop((move, chunk), None)
         if arrived is not None:
-            yield from install(self.state, arrived, self._relief.now, self._clock())
+            yield from install(self.state, arrived, self.now, self._clock())
             known = arrived.counters
+            self.output.arrived(np.array(known.groups, np.int64), known.recent, self._clock())
             self._moved_in += sum(known.produced) + sum(known.produced_before)
 
     def _unlock(self, ids: NDArray[np.int64]) -> Iterator[None]:
@@ -273,10 +301,9 @@ class Instance:
     # Totals and the end ---------------------------------------------------------------------------
 
     @property
-    def held_bytes(self) -> int:
-        """State, queues and output together."""
-        arrived = sum(a.held_bytes for a in self._arrivals.values())
-        return self.state.held_bytes + arrived + self.queued_bytes + self.sink.held_bytes
+    def arrived_bytes(self) -> int:
+        """Groups that were sent here and are not in the state yet."""
+        return sum(a.held_bytes for a in self._arrivals.values())
 
     @property
     def queued_bytes(self) -> int:
@@ -301,14 +328,22 @@ class Instance:
 
     def collect_pushed(self) -> None:
         """Free what a push has written meanwhile; raises what it failed with."""
-        if self.pusher is not None and self.pusher.busy:
-            self.pusher.collect_finished(wait=False)
+        if self.pusher is not None:
+            self.pusher.collect_finished()
 
-    def push(self, want_bytes: int) -> bool:
-        """Push so much on the manager's order; False if nothing can be pushed."""
-        if not isinstance(self._relief, DiskRelief) or self.pushing or not self.state.idle:
-            return False
-        return self._relief.push(want_bytes)
+    def push(self, want_bytes: int) -> int | None:
+        """Begin to push so much on the manager's order; the bytes it takes from memory.
+
+        0: nothing can be pushed. None: not now, in the middle of a batch or beside another push.
+        """
+        if not isinstance(self._relief, DiskRelief):
+            return 0
+        return self._relief.push(want_bytes) if self._join.idle and not self.pushing else None
+
+    @property
+    def pushes(self) -> int:
+        """Pushes committed."""
+        return self.pusher.pushes if self.pusher is not None else 0
 
     @property
     def exhausted(self) -> bool:
@@ -320,24 +355,36 @@ class Instance:
         """Whether nothing is under way, whatever may come."""
         return self.settled and not self._chores and not self.queued_bytes
 
-    def close(self, rows_in: Sequence[int], output: str | None) -> SinkTotals:
+    def close(
+        self,
+        rows_in: Sequence[int],
+        output: str | None,
+        here: ProcessorId,
+        processors: Sequence[ProcessorId],
+    ) -> SinkTotals:
         """Push the rest of what has generations on disk, close the sink and the store.
 
+        The store says which `processors` have stores of the same run, and what was pushed, by
+        anybody, of the groups that are at home here: so a clean-up knows whether it has it all.
         Takes as long as the disk does: called in a thread of its own, once `exhausted`.
         """
-        if self.pusher is not None and isinstance(self._relief, DiskRelief):
-            self._relief.push_rest()
+        if self.pusher is not None:
+            self.pusher.push_rest()
         totals = self.sink.close()
-        if self.store is not None:
+        if self.pusher is not None:
             lifetime = self.state.produced + self.state.produced_before
             groups = np.flatnonzero(lifetime).tolist()
-            self.store.close_run(
+            owned = np.flatnonzero(self.live).tolist()
+            self.pusher.close_run(
                 RunRecord(
                     rows_in=tuple(rows_in),
                     results_run=totals.rows,
                     checksum=totals.checksum,
                     produced={g: int(lifetime[g]) for g in groups},
                     output=output,
+                    processor=here,
+                    processors=tuple(sorted({here, *processors})),
+                    owned={g: int(self.state.generation[g]) for g in owned},
                 )
             )
         return totals
@@ -345,7 +392,7 @@ class Instance:
     def stop(self) -> None:
         """Drop everything but the results."""
         if self.pusher is not None:
-            self.pusher.cancel()
+            self.pusher.stop()
         try:
             self.sink.close()  # what was found so far is right, and stays
         except DovetailError:

@@ -2,7 +2,8 @@
 
     <data>/results/<query>/<log>/segment-00000.parquet …   result logs, unless files are asked for:
                                                            its own, and those kept for who has left
-    <spill>/<processor>/                                   its spill store
+    <spill>/<processor>/                                   its spill store, where the query has a
+                                                           place that the clean-up reaches
 
 A processor that left, or died without a group, and came back takes part in the query anew. What it
 found before is a part of the results, and what it spilled a part of what is owed: both stay, and
@@ -11,22 +12,40 @@ the new incarnation goes on beside them.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
+import secrets
 import shutil
 import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dovetail_processor.sinks import CountingSink, ParquetSink, Sink
-from dovetail_proto.assignment import QueryTask
-from dovetail_proto.errors import SpillError
+import structlog
+
+from dovetail_processor.sinks import CountingSink, ParquetSink, Sink, claim_output
+from dovetail_processor.sinks.parquet import sync_folder
+from dovetail_proto.assignment import DroppedRun, QueryTask
+from dovetail_proto.errors import DovetailError, OutputError, SpillError
 from dovetail_proto.ids import ProcessorId, QueryName
-from dovetail_proto.spill_format import SpillStore, place_below
+from dovetail_proto.spill_format import LocalStorage, SpillStore, open_storage, place_below, run_at
+from dovetail_proto.spill_format.storage import TMP_SUFFIX, Storage
 
 RUN_FILE = ".run"
 """Beside a query's logs: of which run they are. One of the same name may have been here before."""
 
 RESULT_FILE_BYTES = 64 << 20
 """A segment of the result log: read whole by one reader at a time."""
+
+LEFT_OVER = "left-over"
+"""Below a processor's data: logs of dropped queries that were to be kept, by run."""
+
+TRASH = "trash"
+"""Below a processor's data: logs of dropped queries that are being deleted."""
+
+log = structlog.get_logger("processor")
 
 _CLAIMING = threading.Lock()
 """A query may start here while logs of a leaver arrive."""
@@ -50,50 +69,175 @@ def segment_file(log: Path, number: int) -> Path:
 
 
 def open_sink(data_dir: Path, here: ProcessorId, task: QueryTask, row_group_bytes: int) -> Sink:
-    """Where the results go; files that are there already are not touched."""
+    """Where the results go; files of the run that are there already are not touched."""
     schema = task.plan.output_schema
     if task.counting:
         return CountingSink(schema)
     folder = results_folder(data_dir, task)
-    if task.results is not None:
-        prefix, bounds = f"{task.name}-{here}", {}
-    else:
-        prefix, bounds = "segment", {"file_bytes": RESULT_FILE_BYTES}
-        claim(data_dir, task.name, task.run)
-    first = len(list(folder.glob(f"{prefix}-*.parquet")))
+    try:
+        if task.results is not None:
+            prefix, bounds = f"{task.name}-{here}", {}
+            claim_output(folder, task.run)
+        else:
+            prefix, bounds = "segment", {"file_bytes": RESULT_FILE_BYTES}
+            (claim(data_dir, task.name, task.run) / task.log).mkdir(exist_ok=True)
+        first = len(list(folder.glob(f"{prefix}-*.parquet")))
+    except OSError as e:
+        raise OutputError(
+            f"results folder {str(folder)!r} cannot be used: {e.strerror}",
+            remedy="name a folder that every processor can write",
+        ) from e
     return ParquetSink(
         folder, schema, prefix=prefix, row_group_bytes=row_group_bytes, first=first, **bounds
     )
 
 
-def open_store(data_dir: Path, here: ProcessorId, task: QueryTask) -> SpillStore:
-    """A store for what this incarnation spills; SpillError if there can be none."""
+def open_store(here: ProcessorId, task: QueryTask) -> SpillStore | None:
+    """A store for what this incarnation spills, None if the query has no place for one.
+
+    It is there under every policy: another one may be set, and groups that were pushed elsewhere
+    may come here. SpillError if it cannot be made.
+    """
     if task.spill is None:
-        folder = data_dir / "spill" / task.name / here
-        shutil.rmtree(folder, ignore_errors=True)
-        return SpillStore.create(str(folder), task.plan, run=task.run)
+        return None
     for number in itertools.count(1):
-        place = place_below(task.spill, here if number == 1 else f"{here}.{number}")
+        name = here if number == 1 else f"{here}.{number}"
+        place = place_below(task.spill, name)
+        own = uuid.uuid5(uuid.NAMESPACE_OID, f"{task.run}/{name}").hex  # none else makes this one
         try:
-            return SpillStore.create(place, task.plan, run=task.run)
-        except SpillError:
+            return SpillStore.create(place, task.plan, run=task.run, store_id=own)
+        except SpillError as e:
+            if not e.details.get("taken"):
+                raise
             found = SpillStore.open(place)
-            if found.run != task.run or (found.pushes() and not found.closed):
-                raise  # another run's, or one that died with it: then the query has failed
+            if found.id != own or (found.pushes() and not found.closed):
+                raise  # another's, or one that died with the run: then the query has failed
             if not found.closed:
                 return found  # it died without a group: nothing was ever in it
     raise AssertionError("numbers do not end")
 
 
 def claim(data_dir: Path, query: QueryName, run: str) -> Path:
-    """The folder for a run's logs; what is of another run goes."""
+    """The folder for a run's logs; what is of another run of that name is put aside."""
     folder = logs_folder(data_dir, query)
     with _CLAIMING:
         if not is_of_run(folder, run):
-            shutil.rmtree(folder, ignore_errors=True)
+            if folder.exists():
+                _put_aside(data_dir, folder)
             folder.mkdir(parents=True)
-            (folder / RUN_FILE).write_text(run, encoding="utf-8")
+            with (folder / RUN_FILE).open("w", encoding="utf-8") as f:
+                f.write(run)
+                f.flush()
+                os.fsync(f.fileno())
+            sync_folder(folder)
+            sync_folder(folder.parent)
     return folder
+
+
+def _put_aside(data_dir: Path, folder: Path) -> None:
+    """Results of a query that was dropped without them: nobody but a person may delete these."""
+    kept = data_dir / LEFT_OVER
+    kept.mkdir(exist_ok=True)
+    mark = folder / RUN_FILE
+    name = mark.read_text(encoding="utf-8") if mark.is_file() else ""
+    name = name or f"{folder.name}-{time.time_ns()}"
+    log.warning("results of a dropped query are put aside", place=str(kept / name))
+    folder.rename(kept / name)
+
+
+class Remover:
+    """Removes what dropped queries wrote: at once from where it was, then from the disk.
+
+    A rename takes no time, so the names are free for the next query; deleting takes as long as it
+    takes, in threads. What a process does not get to, its next incarnation deletes.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._begun: set[DroppedRun] = set()  # of those that the assignment names
+        if (data_dir / TRASH).exists():
+            threading.Thread(target=_empty_trash, args=(data_dir,)).start()
+
+    def remove(self, dropped: Sequence[DroppedRun]) -> None:
+        """Begin with those that are new."""
+        for gone in dropped:
+            if gone not in self._begun:
+                put_in_trash(self._data_dir, gone)
+                threading.Thread(target=delete_run, args=(self._data_dir, gone)).start()
+        self._begun = set(dropped)
+
+
+def put_in_trash(data_dir: Path, dropped: DroppedRun) -> None:
+    """Rename what a dropped query wrote: its logs here, its spill stores on mounted folders.
+
+    What is of another run stays. All processors do this at once, so what is gone is no error.
+    """
+    folder, trash = logs_folder(data_dir, dropped.query), data_dir / TRASH
+    try:
+        with _CLAIMING:
+            if is_of_run(folder, dropped.run):
+                trash.mkdir(exist_ok=True)
+                folder.rename(trash / secrets.token_hex(8))
+    except (OSError, ValueError) as e:
+        log.warning("results of a dropped query stay", query=dropped.query, cause=str(e))
+    if (spill := _mounted(dropped)) is not None:
+        _for_stores(dropped, lambda _, name: (spill / name).rename(spill / _trashed(name, dropped)))
+
+
+def delete_run(data_dir: Path, dropped: DroppedRun) -> None:
+    """Delete what `put_in_trash` put there, also elsewhere, and what cannot be renamed."""
+    _empty_trash(data_dir)
+    if (spill := _mounted(dropped)) is None:
+        _for_stores(dropped, lambda place, name: place.remove(name))
+        return
+    with contextlib.suppress(OSError):  # gone already, or something else is in it
+        for path in list(spill.iterdir()):
+            if path.name.endswith(_trashed("", dropped)):
+                shutil.rmtree(path, ignore_errors=True)
+        if spill.name == dropped.run:
+            spill.rmdir()
+
+
+def _empty_trash(data_dir: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        for path in list((data_dir / TRASH).iterdir()):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _mounted(dropped: DroppedRun) -> Path | None:
+    """The folder of a run's spill stores; None if it has none or they are in a remote service."""
+    if dropped.spill is None or ("://" in dropped.spill and not dropped.spill.startswith("file:")):
+        return None
+    try:
+        place = open_storage(dropped.spill)
+    except SpillError:  # which is told where its stores are looked for
+        return None
+    return place.root if isinstance(place, LocalStorage) else None
+
+
+def _trashed(name: str, dropped: DroppedRun) -> str:
+    """What a store is called until it is deleted: nobody reads it, and any processor knows it."""
+    return f"{name}.{dropped.run}{TMP_SUFFIX}"
+
+
+def _for_stores(dropped: DroppedRun, act: Callable[[Storage, str], object]) -> None:
+    """Have `act` done to each spill store of a run; one that cannot be read or removed stays."""
+    if dropped.spill is None:
+        return
+    try:
+        place = open_storage(dropped.spill)
+        names = place.names("")
+    except (OSError, DovetailError) as e:
+        log.warning("spilled state of a dropped query stays", query=dropped.query, cause=str(e))
+        return
+    for name in names:
+        try:
+            if run_at(open_storage(place_below(dropped.spill, name))) == dropped.run:
+                act(place, name)
+        except FileNotFoundError:
+            pass  # another processor was here before
+        except (OSError, DovetailError) as e:
+            log.warning("a spill store stays", query=dropped.query, name=name, cause=str(e))
 
 
 def is_of_run(folder: Path, run: str) -> bool:

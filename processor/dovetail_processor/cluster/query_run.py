@@ -20,19 +20,22 @@ from dovetail_processor.cluster.duties import Duties, Shell
 from dovetail_processor.cluster.input_queue import Marker
 from dovetail_processor.cluster.instance import Instance
 from dovetail_processor.cluster.keeping import open_sink, open_store
-from dovetail_processor.cluster.shares import ClusterShares
+from dovetail_processor.cluster.sharing import Claim
 from dovetail_processor.cluster.splits import Item, Piece, Splits
 from dovetail_processor.cluster.transit import Arrived
 from dovetail_processor.sinks import SinkTotals
 from dovetail_proto.assignment import Phase, QueryTask
+from dovetail_proto.cluster_memory import ClusterShares
 from dovetail_proto.errors import DovetailError
 from dovetail_proto.feeds import EndOfInput, LinkAck, LinkFrame, TupleBatch
 from dovetail_proto.ids import MapVersion, ProcessorId, SplitId, input_of
 from dovetail_proto.messages import (
     EndOfMovedPartitions,
+    FinishMove,
     MoveRequest,
     PushPartitions,
     QueryLoad,
+    ReactivatePartitions,
     Stage,
 )
 
@@ -47,6 +50,7 @@ class QueryRun:
         *,
         data_dir: Path,
         bounds: ClusterShares,
+        memory_bytes: int,
         shell: Shell,
         clock: Callable[[], float],
     ) -> None:
@@ -54,6 +58,7 @@ class QueryRun:
         self.here = here
         self._shell = shell
         self._host_of = _hosts(task)
+        self._processors = task.map.processors  # that ever owned a group
         mine = task.split_hosts.get(here, ())
         self.splits = Splits(
             task.name,
@@ -69,8 +74,9 @@ class QueryRun:
             task.plan,
             task.map.groups_of(here),
             open_sink(data_dir, here, task, bounds.shares.output),
-            open_store(data_dir, here, task) if task.disk.allowed else None,
+            open_store(here, task),
             bounds=bounds,
+            slab_bytes=memory_bytes - bounds.fixed,
             disk=task.disk,
             clock=clock,
             moving=lambda: not self.duties.participant.may_push(),
@@ -81,6 +87,7 @@ class QueryRun:
         self.cause = ""
         self.leaving = False  # the processor's groups are being moved away
         self.totals: SinkTotals | None = None  # once closed
+        self._fair_bytes = bounds.shares.state  # for state, if all queries here had the same
         self._closing: threading.Thread | None = None
 
     def set_task(self, task: QueryTask) -> None:
@@ -89,6 +96,7 @@ class QueryRun:
         An instance that has closed, to leave, still answers what splits send to it.
         """
         hosts = _hosts(task)
+        self._processors = task.map.processors
         self.task = replace(task, map=self.task.map)
         for split in set(hosts) - set(self._host_of):
             self.instance.queues[input_of(split)].relink()
@@ -150,10 +158,8 @@ class QueryRun:
         """Do `work`; whatever it raises fails the query here, and nothing else."""
         try:
             work()
-        except DovetailError as e:
-            self.fail(str(e))
-        except Exception as e:  # a defect must not take the other queries along
-            self.fail(f"{type(e).__name__}: {e}")
+        except Exception as e:  # a defect, too, must not take the other queries along
+            self.fail(cause_of(e))
 
     def fail(self, cause: str) -> None:
         """The query cannot go on here; the manager hears it with the next heartbeat."""
@@ -166,6 +172,8 @@ class QueryRun:
         self.stage, self.cause = Stage.FAILED, cause
         if self._closing is None:
             self.instance.stop()
+        elif self.instance.pusher is not None:
+            self.instance.pusher.cancel()  # it may wait for room
 
     @property
     def closing(self) -> bool:
@@ -175,12 +183,14 @@ class QueryRun:
     def _close(self) -> None:
         try:
             output = self.task.results
-            self.totals = self.instance.close(self.rows_in, output)
-            self.stage = Stage.CLOSED
-        except DovetailError as e:
-            self.stage, self.cause = Stage.FAILED, str(e)
+            processors = self._processors
+            self.totals = self.instance.close(self.rows_in, output, self.here, processors)
+            if self.stage is Stage.RUNNING:
+                self.stage = Stage.CLOSED
         except Exception as e:
-            self.stage, self.cause = Stage.FAILED, f"{type(e).__name__}: {e}"
+            if self.stage is Stage.RUNNING:
+                self.stage, self.cause = Stage.FAILED, cause_of(e)
+            self.instance.stop()
         self._shell.wake()
 
     # Input ----------------------------------------------------------------------------------------
@@ -196,6 +206,11 @@ class QueryRun:
     def listens(self) -> bool:
         """Whether its splits want what comes on their streams."""
         return self.stage is Stage.RUNNING and self.task.phase is not Phase.CLOSING
+
+    @property
+    def closes(self) -> bool:
+        """Whether it takes in what was accepted for it, and then closes."""
+        return self.stage is Stage.RUNNING and self.task.phase is Phase.CLOSING
 
     def take(self, split: SplitId, batch: pa.RecordBatch) -> None:
         """Route a batch of the split's stream."""
@@ -255,33 +270,80 @@ class QueryRun:
                 ack = LinkAck(self.task.name, split, number, allowed, done)
                 self._shell.send_ack(host, ack)
 
-    def tick(self, peers: Mapping[ProcessorId, str], leaving: bool) -> None:
-        """Now and then: send again what was not acknowledged, end what has to end."""
+    def tick(self, peers: Mapping[ProcessorId, str], leaving: bool, *, fed: bool) -> None:
+        """Now and then: send again what was not acknowledged, end what has to end.
+
+        `fed` says that no stream here holds something which was accepted for it.
+        """
         self.leaving = leaving
         if self.stage is not Stage.RUNNING:
             return
         for gone in {to for _, to in self.splits.links} - set(peers):
             self.splits.forget(gone)
         self.splits.resend()
-        if self.task.phase is Phase.CLOSING:
+        if self.task.phase is Phase.CLOSING and fed:
             self.splits.end(peers)
         self.follow_up()
 
     # Reports --------------------------------------------------------------------------------------
 
     def control(self, m: MoveRequest | PushPartitions, arrived: Arrived | None = None) -> None:
-        """What the manager wants, or groups that arrived."""
-        if self.stage is Stage.RUNNING and self._closing is None:
+        """What the manager wants, or groups that arrived.
+
+        An instance that has closed, to leave, takes part in no move, but says again that one is
+        over: the answer may have been lost, and the manager waits for it.
+        """
+        active = self.stage is Stage.RUNNING and self._closing is None
+        again = isinstance(m, ReactivatePartitions | FinishMove) and self.stage is not Stage.FAILED
+        if active or again:
             self.guard(lambda: self.duties.handle(m, arrived))
             self.follow_up()
+
+    @property
+    def claim(self) -> Claim:
+        """What it has of the memory for state."""
+        instance = self.instance
+        borrowed = self.splits.borrowed_bytes
+        return Claim(
+            held=self._kept_bytes + borrowed,
+            minimum=instance.bounds.minimum,
+            spills=instance.spills,
+            short=instance.short is not None,
+            frees=self.closing or borrowed > 0,
+        )
+
+    @property
+    def _kept_bytes(self) -> int:
+        """State, and groups that come: reserved, or arrived and not installed yet."""
+        coming = self.duties.participant.reserved_bytes + self.instance.arrived_bytes
+        return int(self.instance.state.held_bytes) + coming
+
+    def set_room(self, state_bytes: int, fair_bytes: int) -> None:
+        """So much memory for state is its own or free; `fair_bytes` is its part of all of it.
+
+        Rows may be held back in half of what is free: the other half is for rows that are queued
+        already. And never in the minimum, nor in the batch that may come on top.
+        """
+        self._fair_bytes = fair_bytes
+        instance = self.instance
+        most = state_bytes - instance.bounds.minimum - instance.bounds.shares.batch
+        self.splits.lent_bytes = max(0, min((state_bytes - self._kept_bytes) // 2, most))
+        room = instance.state.limit_bytes = max(0, state_bytes - self.splits.borrowed_bytes)
+        free = room - instance.state.held_bytes
+        if instance.short is not None and free > instance.short:
+            instance.short = None
+        if free < 0 and instance.spills and instance.settled and self._closing is None:
+            self.guard(instance.before_batch)  # it pushes, though no batch comes
+        if self._closing is None:
+            instance.state.slab.trim(room)
 
     @property
     def used_bytes(self) -> int:
         """Whatever counts against the limit."""
         if self.stage is not Stage.RUNNING:
             return 0
-        held: int = self.instance.held_bytes + self.splits.queued_bytes
-        return held + self.duties.participant.reserved_bytes
+        queued = self.instance.queued_bytes + self.splits.queued_bytes
+        return self._kept_bytes + queued + self.instance.sink.held_bytes
 
     @property
     def adapting(self) -> bool:
@@ -303,13 +365,20 @@ class QueryRun:
             rows_in=self.rows_in,
             results=instance.results if self.totals is None else self.totals.rows,
             checksum=0 if self.totals is None else self.totals.checksum,
-            pushes=pusher.pushes if pusher else 0,
+            pushes=instance.pushes,
             spilled_groups=pusher.spilled_groups if pusher else 0,
             queued_bytes=instance.queued_bytes + self.splits.queued_bytes if running else 0,
             peak_state_bytes=instance.peak_state_bytes,
+            pushed_bytes=pusher.pushed_bytes if pusher else 0,
+            state_limit_bytes=self._fair_bytes if running else 0,
             stage=self.stage,
-            cause=self.cause,
+            cause=self.cause or (pusher.no_room if pusher and running else ""),
         )
+
+
+def cause_of(error: Exception) -> str:
+    """Why a query cannot go on, for whoever asks; a defect says of which kind it is."""
+    return str(error) if isinstance(error, DovetailError) else f"{type(error).__name__}: {error}"
 
 
 def _hosts(task: QueryTask) -> dict[SplitId, ProcessorId]:

@@ -4,22 +4,26 @@
 
 A segment never changes once it has its name. Whoever reads first has the instance finish the
 segment under way, so everything found before the call is seen.
+
+Invariant: what is missing is an error, never fewer results. A log is there, be it empty, from the
+moment its query starts; segments have no gaps; and of a closed query the rows are known.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from dovetail_processor.cluster.keeping import logs_folder, segment_file
+from dovetail_processor.cluster.keeping import is_of_run, logs_folder, segment_file
 from dovetail_processor.cluster.worker import Worker
 from dovetail_proto.arrow_bytes import to_bytes
-from dovetail_proto.errors import Domain, InputError, Refusal
+from dovetail_proto.errors import Domain, InputError, OutputError, Refusal
 from dovetail_proto.feeds import ReadResults, ResultBatch
 from dovetail_proto.messages import Stage
+from dovetail_proto.result_logs import READ_OTHERS
 
 READ_ROWS = 64 << 10
 FOLLOW_S = 0.5
@@ -33,12 +37,17 @@ def read_log(
 ) -> Iterator[ResultBatch]:
     """Results from the offset on; with `follow` until the query is over or nobody listens.
 
-    The last one has `ended` set unless the query goes on.
+    The first one is empty: the log is there. The last one has `ended` set unless the query goes on.
     """
     segment, row = wanted.segment, wanted.row
+    whole, rows_read = (segment, row) == (0, 0), 0
     pause = threading.Event()
+    opened = False
     while True:
         folder, over = _finish_segment(worker, data_dir, wanted)
+        if not opened:
+            opened = True
+            yield ResultBatch(segment, row, b"", False)
         while (path := segment_file(folder, segment)).exists():
             with pq.ParquetFile(path) as file:
                 rows = file.metadata.num_rows
@@ -55,7 +64,12 @@ def read_log(
                         start = max(row, at)
                         yield ResultBatch(segment, start, to_bytes(part), False)
                     at = end
-            segment, row = segment + 1, 0
+            segment, row, rows_read = segment + 1, 0, rows_read + rows
+        if later := [p for p in folder.glob("segment-*.parquet") if p.name > path.name]:
+            raise _missing(worker, wanted, f"{path.name} is not in {str(folder)!r}", later)
+        if over and whole and rows_read < wanted.rows:
+            found = f"{rows_read} of its {wanted.rows} rows are in {str(folder)!r}"
+            raise _missing(worker, wanted, found)
         if over or not wanted.follow or not listening():
             yield ResultBatch(segment, row, b"", over)
             return
@@ -68,7 +82,7 @@ def _finish_segment(worker: Worker, data_dir: Path, wanted: ReadResults) -> tupl
 
     def ask() -> tuple[bool, threading.Event | None]:
         run = worker.runs.get(query)
-        if run is None:
+        if run is None or run.task.run != wanted.run:
             return True, None
         if run.task.counting or run.task.results is not None:
             raise Refusal(
@@ -85,8 +99,19 @@ def _finish_segment(worker: Worker, data_dir: Path, wanted: ReadResults) -> tupl
     over, rolled = worker.ask(ask)
     if rolled is not None and not rolled.wait(ROLL_TIMEOUT_S):
         raise Refusal(Domain.BUSY, f"the results of query {query!r} are not written in time")
-    log = logs_folder(data_dir, query) / wanted.log
-    writer = wanted.log.partition(".")[0]
-    if writer != worker.here and not log.is_dir():  # whereas our own may be empty yet
-        raise Refusal(Domain.QUERY, f"log {wanted.log!r} of query {query!r} is not kept here")
+    folder = logs_folder(data_dir, query)
+    log = folder / wanted.log
+    if not is_of_run(folder, wanted.run) or not log.is_dir():
+        raise _missing(worker, wanted, f"there is no {str(log)!r} of this query")
     return log, over
+
+
+def _missing(
+    worker: Worker, wanted: ReadResults, what: str, later: Sequence[Path] = ()
+) -> OutputError:
+    after = f", but {min(later).name} is" if later else ""
+    return OutputError(
+        f"processor {worker.here!r} does not have log {wanted.log!r} of query {wanted.query!r} "
+        f"whole: {what}{after}",
+        remedy=f"start it with the data folder that it had before, or {READ_OTHERS}",
+    )

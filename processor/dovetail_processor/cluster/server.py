@@ -24,6 +24,7 @@ from dovetail_processor.cluster.data_plane import DataPlane
 from dovetail_processor.cluster.heirs import Bequest
 from dovetail_processor.cluster.peers import Peers
 from dovetail_processor.cluster.worker import Worker
+from dovetail_proto import certificate_roles
 from dovetail_proto.allocators import keep_lean
 from dovetail_proto.errors import ConfigError, Domain, DovetailError, Refusal
 from dovetail_proto.feeds import LinkAck, LinkFrame
@@ -35,6 +36,7 @@ from dovetail_proto.messages import (
     Leave,
     ReceivePartitions,
 )
+from dovetail_proto.roots import Roots
 from dovetail_proto.transport import (
     Security,
     Unreachable,
@@ -47,6 +49,14 @@ from dovetail_proto.wire import control as wire
 
 ATTACH = "/dovetail.v1.Control/Attach"
 RETRY_S = 0.3
+LOOK_UP_S = 0.5
+LINK_CALLS = frozenset({"Feed", "ReceivePartitions", "KeepResults"})
+"""What processors ask of each other."""
+
+UNHEARD_S_MAX = 30.0
+"""How long a processor that is to end waits for a manager that cannot be reached: to start one
+again takes seconds."""
+
 log = structlog.get_logger("processor")
 
 
@@ -57,12 +67,13 @@ class ProcessorSettings:
     name: str
     manager: str  # its control address, host:port
     memory_bytes: int
-    data_dir: Path  # for results and, where queries name no other place, for spill
+    data_dir: Path  # for results
     version: str
     listen: str = "127.0.0.1:0"
     advertise: str | None = None  # the host that others dial; None: the one listened on
     security: Security = field(default_factory=Security)
     heartbeat_s: float = 1.0
+    roots: tuple[str, ...] = ()  # beside data_dir: where files of streams, results, spill may be
 
 
 class ProcessorServer:
@@ -73,7 +84,10 @@ class ProcessorServer:
         keep_lean()
         self._settings = settings
         self.name = ProcessorId(settings.name)
-        self._worker = Worker(self.name, settings.memory_bytes, settings.data_dir, self)
+        roots = Roots((*settings.roots, str(settings.data_dir)))
+        self._worker = Worker(
+            self.name, settings.memory_bytes, settings.data_dir, self, roots=roots
+        )
         self._data_plane = DataPlane(self._worker, settings.data_dir)
         self._peers = Peers(self.name, settings.security, self._acknowledged)
         self._bequest = Bequest(settings.data_dir, self._peers.send_log)
@@ -82,6 +96,8 @@ class ProcessorServer:
         self._over = threading.Event()
         self._beat_now = threading.Event()
         self._leaving = threading.Event()
+        self._heard_s = 0.0  # when the manager last said something
+        self._ends_s: float | None = None  # when it was told to end; it leaves first
         self._cause: DovetailError | None = None
         self._process = psutil.Process()
         self._peak_rss_bytes = 0
@@ -97,7 +113,9 @@ class ProcessorServer:
                 remedy="name a folder that can be written",
             ) from e
         services = {"dovetail.v1.DataPlane": self._data_plane.handlers()}
-        self._server, port = start_server(s.listen, s.security, services, threads=256)
+        self._server, port = start_server(
+            s.listen, s.security, services, peers=_peer_refusal, threads=256
+        )
         host = s.advertise or s.listen.rpartition(":")[0]
         self.address = f"{host}:{port}"
         self._worker.start()
@@ -105,11 +123,26 @@ class ProcessorServer:
             threading.Thread(target=target, name=target.__name__, daemon=True).start()
 
     def wait(self) -> None:
-        """Until it has left or was stopped; raises why it could not go on."""
-        while not self._over.wait(0.5):
+        """Until it has left or was stopped; raises why it could not go on.
+
+        It looks up now and then: a signal may reach another thread than this one, whose handlers
+        run only when it wakes.
+        """
+        while not self._over.wait(LOOK_UP_S):
             pass
         if self._cause is not None:
             raise self._cause
+
+    def leave(self) -> None:
+        """Have the cluster take over what is here, then end; safe in a signal handler.
+
+        A second call ends at once.
+        """
+        if self._ends_s is not None or not self._worker.joined:
+            self._over.set()
+            return
+        self._ends_s = time.monotonic()
+        self._beat_now.set()
 
     def over(self) -> None:
         """Have `wait` return; safe in a signal handler."""
@@ -183,6 +216,8 @@ class ProcessorServer:
                     error = raised(e)
                     if not isinstance(error, Unreachable):
                         self._refused(error)
+                    elif self._ends_s is not None:
+                        self._end_unheard(max(self._ends_s, self._heard_s))
                 self._line = None
                 line.put(None)
                 self._over.wait(RETRY_S)
@@ -191,7 +226,19 @@ class ProcessorServer:
         s = self._settings
         return Join(self.name, self._incarnation, s.version, s.memory_bytes, self.address)
 
+    def _end_unheard(self, since_s: float) -> None:
+        """It is to end, and nobody is there who could have others take over what it holds."""
+        if time.monotonic() > since_s + UNHEARD_S_MAX:
+            self.give_up(
+                Unreachable(
+                    f"processor {self.name!r} ends without having left: no manager answers at "
+                    f"{self._settings.manager!r}, and what it held in memory is lost",
+                    remedy="end processors while their manager runs",
+                )
+            )
+
     def _hear(self, data: bytes) -> None:
+        self._heard_s = time.monotonic()
         try:
             _, message = wire.decode(data)
         except Refusal as e:
@@ -218,6 +265,10 @@ class ProcessorServer:
         """The cluster goes on without this processor: it has left, or was taken for dead."""
         if self._leaving.is_set():
             log.info("has left", processor=self.name)
+            self._over.set()
+            return
+        if self._ends_s is not None:
+            log.warning("ends without having left; was taken for dead", processor=self.name)
             self._over.set()
             return
         log.warning("was let go; joins anew without state", processor=self.name)
@@ -264,9 +315,17 @@ class ProcessorServer:
                 cpu_share=self._process.cpu_percent() / 100,
             )
             self.tell_manager(beat)
-            if (leaving := self._worker.leaving) is not None:
-                heir = leaving.heir if leaving == self._bequest.done else None
-                self.tell_manager(Leave(self.name, self._incarnation, heir or ""))
+            leaving, ends = self._worker.leaving, self._ends_s is not None
+            if leaving is not None or ends:
+                heir = leaving.heir if leaving and leaving == self._bequest.done else None
+                self.tell_manager(Leave(self.name, self._incarnation, heir or "", ends))
+
+
+def _peer_refusal(method: str, name: str) -> DovetailError | None:
+    """Only processors link and hand over; clients send, wait and read, also through the manager."""
+    if method.rpartition("/")[2] in LINK_CALLS:
+        return certificate_roles.refusal(name, certificate_roles.SERVER)
+    return certificate_roles.refusal(name, certificate_roles.SERVER, certificate_roles.CLIENT)
 
 
 def _lines(line: queue.SimpleQueue[bytes | None]) -> Iterator[bytes]:

@@ -25,6 +25,7 @@ from dovetail_processor.expressions import below_join
 from dovetail_processor.join.kernels.columns import sort_by_group
 from dovetail_processor.moves.link import Outbox
 from dovetail_proto.arrow_bytes import from_bytes, to_bytes
+from dovetail_proto.cluster_memory import HELD_BATCHES, WAITING_BATCHES
 from dovetail_proto.feeds import EndOfInput
 from dovetail_proto.ids import GroupId, MoveId, ProcessorId, QueryName, SplitId, input_of
 from dovetail_proto.messages import EndOfMovedPartitions
@@ -118,17 +119,17 @@ class Split:
         out: list[tuple[int, pa.RecordBatch]] = []
         for owner in to_whom:
             a, b = int(starts[owner]), int(starts[owner + 1])
-            part = kept.slice(a, b - a)
             if owner == nobody:
-                self.hold(self.taken, part, groups[a:b])
+                # A copy: a slice would keep the whole batch in memory for as long as it is held.
+                self.hold(self.taken, kept.take(pa.array(np.arange(a, b))), groups[a:b].copy())
             else:
-                out += [(owner, p) for p in self._bounded(part)]
+                out += [(owner, p) for p in self._bounded(kept.slice(a, b - a))]
         return out
 
     def hold(self, sequence: int, rows: pa.RecordBatch, groups: NDArray[np.int32]) -> None:
         """Keep rows back."""
         self.held.append((sequence, rows, groups))
-        self.held_bytes += rows.nbytes
+        self.held_bytes += rows.nbytes + groups.nbytes
 
     def release(self, chosen: NDArray[np.bool_]) -> list[tuple[int, pa.RecordBatch]]:
         """Take the held rows of the chosen groups out, in order: (sequence, rows)."""
@@ -172,7 +173,7 @@ class Splits:
         self._post = post
         self._clock = clock
         self._piece_bytes = piece_bytes
-        self._backlog_bytes_max = 2 * piece_bytes
+        self.lent_bytes = 0  # memory for state that rows may be held back in
         self.splits = {s: Split(plan, input_of(s), piece_bytes) for s in splits}
         self.links: dict[tuple[SplitId, ProcessorId], _Link] = {}
         self.held = np.zeros(plan.partitions, np.bool_)
@@ -187,20 +188,34 @@ class Splits:
 
     @property
     def has_room(self) -> bool:
-        """Whether another batch may be taken in: little waits for credit or is held back."""
-        return self.backlog_bytes < self._backlog_bytes_max
+        """Whether another batch may be taken in.
+
+        Rows that wait for credit make their stream wait, for the join is behind. Rows of groups
+        that move make it wait only when there is no more memory to hold them back in.
+        """
+        if self._waiting_bytes >= WAITING_BATCHES * self._piece_bytes:
+            return False
+        return self.held_bytes < HELD_BATCHES * self._piece_bytes + self.lent_bytes
 
     @property
-    def backlog_bytes(self) -> int:
-        """Bytes that wait for credit or are held back."""
-        waiting = sum(p[1] for link in self.links.values() for p in link.outbox.pending)
-        return waiting + sum(s.held_bytes for s in self.splits.values())
+    def held_bytes(self) -> int:
+        """Bytes that are held back."""
+        return sum(s.held_bytes for s in self.splits.values())
+
+    @property
+    def borrowed_bytes(self) -> int:
+        """Bytes that are held back in memory for state."""
+        return max(0, self.held_bytes - HELD_BATCHES * self._piece_bytes)
 
     @property
     def queued_bytes(self) -> int:
-        """Backlog, and what is sent and not acknowledged."""
+        """What waits for credit, is held back, or is sent and not acknowledged."""
         sent = sum(u[2] for link in self.links.values() for u in link.outbox.unacked)
-        return self.backlog_bytes + sent
+        return self._waiting_bytes + self.held_bytes + sent
+
+    @property
+    def _waiting_bytes(self) -> int:
+        return sum(p[1] for link in self.links.values() for p in link.outbox.pending)
 
     def take(self, split: SplitId, batch: pa.RecordBatch) -> None:
         """Route a batch of the stream."""

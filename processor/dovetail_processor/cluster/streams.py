@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from dovetail_processor.cluster.ingress import Ingress, Sent
+from dovetail_processor.cluster.ingress import Ingress, Sent, not_here
 from dovetail_processor.cluster.query_run import QueryRun
 from dovetail_proto.assignment import StreamTask
-from dovetail_proto.errors import Domain, DovetailError, Refusal
-from dovetail_proto.ids import ProcessorId, QueryName, SplitId, StreamName, input_of
+from dovetail_proto.errors import DovetailError
+from dovetail_proto.ids import QueryName, SplitId, StreamName, input_of
 from dovetail_proto.messages import StreamLoad
+from dovetail_proto.roots import Roots
 
 BATCH_SHARE = 16
 """A batch read from a file is at most this part of the memory limit, for all streams together."""
@@ -21,9 +22,15 @@ BATCH_BYTES_MAX = 2 << 20
 class Streams:
     """See the module. `runs` is the worker's: all queries here, by name."""
 
-    def __init__(self, here: ProcessorId, runs: Mapping[QueryName, QueryRun]) -> None:
-        self._here = here
+    def __init__(
+        self,
+        runs: Mapping[QueryName, QueryRun],
+        roots: Roots,
+        clock: Callable[[], float],
+    ) -> None:
+        self._roots = roots  # files of streams lie below these
         self._runs = runs
+        self._clock = clock
         self._streams: dict[StreamName, Ingress] = {}
 
     def all(self) -> list[Ingress]:
@@ -34,12 +41,7 @@ class Streams:
         """One stream; Refusal if its home is elsewhere."""
         stream = self._streams.get(name)
         if stream is None:
-            raise Refusal(
-                Domain.QUERY,
-                f"stream {name!r} has not its home at {self._here!r}",
-                remedy="ask the manager where it is",
-                reason="home",
-            )
+            raise not_here(name)
         return stream
 
     def set_tasks(self, tasks: Iterable[StreamTask], memory_bytes: int) -> None:
@@ -53,13 +55,21 @@ class Streams:
                 self._streams[name].task = task
             else:
                 share = memory_bytes // BATCH_SHARE // len(wanted)
-                self._streams[name] = Ingress(task, min(max(1, share), BATCH_BYTES_MAX))
+                batch_bytes = min(max(1, share), BATCH_BYTES_MAX)
+                self._streams[name] = Ingress(task, batch_bytes, self._roots, self._clock)
 
     def listen(self) -> None:
-        """Queries may have come: files that somebody listens to are read from now on."""
+        """Queries may have come, or begun to close.
+
+        Files that somebody listens to are read from now on.
+        """
         for stream in self.all():
-            for run, split in self._readers(stream):
+            readers = self._readers(stream)
+            stream.keep_closing({split for _, split in readers})
+            for run, split in readers:
                 run.splits.splits[split].rows += stream.inherited.get(run.task.name, 0)
+                if run.closes:
+                    stream.closes(split)
             stream.inherited.clear()
             listeners = self._listeners(stream)
             if listeners:
@@ -71,7 +81,21 @@ class Streams:
 
     def accept(self, name: StreamName, sent: Sent) -> None:
         """A source sent a batch; raises InputError or Refusal."""
-        self.get(name).accept(sent)
+        stream = self.get(name)
+        stream.accept(sent, len(self._queries(stream)))
+
+    def waiting(self, run: QueryRun) -> dict[SplitId, tuple[int, int]]:
+        """Batches, and their rows, that a query has yet to take in, per split."""
+        return {
+            split: stream.owes(split) if run.closes else stream.waiting
+            for stream in self.all()
+            for reader, split in self._readers(stream)
+            if reader is run
+        }
+
+    def owes(self, run: QueryRun) -> bool:
+        """Whether something waits that was accepted for a query which closes."""
+        return any(stream.owes(s)[0] for stream in self.all() for s in run.splits.splits)
 
     @property
     def flow(self) -> bool:
@@ -101,7 +125,7 @@ class Streams:
         if stream.task.leaves and self.left(stream):
             taken = {r.task.name: r.splits.splits[s].rows for r, s in self._listeners(stream)}
             handover = stream.handover(taken).to_json()
-        return StreamLoad(stream.name, stream.rows, stream.ended, handover)
+        return StreamLoad(stream.name, stream.rows, stream.ended, handover, stream.rows_left)
 
     def _listeners(self, stream: Ingress) -> list[tuple[QueryRun, SplitId]]:
         return [(run, split) for run, split in self._readers(stream) if run.listens]
@@ -114,8 +138,20 @@ class Streams:
             if run.task.plan.inputs[input_of(split)].stream == stream.name
         ]
 
+    def _queries(self, stream: Ingress) -> set[QueryName]:
+        return {run.task.name for run, _ in self._listeners(stream)}
+
+    def _closing(self, stream: Ingress) -> list[tuple[QueryRun, SplitId]]:
+        """Queries that close, have something to take in, and have room for it."""
+        readers = self._readers(stream)
+        return [(run, s) for run, s in readers if run.closes and stream.owes(s)[0] and run.takes]
+
     def _flows(self, stream: Ingress) -> bool:
-        if not stream.ready:
+        return bool(self._closing(stream)) or self._all_take(stream)
+
+    def _all_take(self, stream: Ingress) -> bool:
+        readers = self._readers(stream)
+        if not stream.ready or any(run.closes and stream.awaits(s) for run, s in readers):
             return False
         listeners = self._listeners(stream)
         if not listeners:
@@ -123,6 +159,11 @@ class Streams:
         return all(run.takes for run, _ in listeners)
 
     def _route(self, stream: Ingress) -> None:
+        for run, split in self._closing(stream):
+            run.take(split, stream.next_for(split))
+            run.follow_up()
+        if not self._all_take(stream):
+            return
         listeners = self._listeners(stream)
         try:
             taken = stream.next()
@@ -138,7 +179,7 @@ class Streams:
             run.take(split, batch)
             run.follow_up()
         if routed is not None:
-            routed(stream.rows)
+            routed(stream.rows, len(self._queries(stream)))
 
 
 def _another(known: StreamTask, task: StreamTask) -> bool:

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dovetail_processor.adaptation.recent_output import RecentOutput
 from dovetail_processor.join.state import Detached, JoinState, Short
 from dovetail_proto.arrow_bytes import refuse_swelling
 from dovetail_proto.errors import Domain, InputError, Refusal
@@ -36,6 +37,7 @@ class Counters:
     generation: list[int]
     produced: list[int]
     produced_before: list[int]
+    recent: list[float]  # P_o as it counted when they left
     idle_s: list[float]  # clocks of two machines differ, so: since the last insertion
 
 
@@ -52,13 +54,16 @@ class Arrived:
         return sum(t.nbytes for t in self.rows)
 
 
-def counters(state: JoinState, ids: NDArray[np.int64], now_s: float) -> Counters:
+def counters(
+    state: JoinState, ids: NDArray[np.int64], output: RecentOutput, now_s: float
+) -> Counters:
     """The counters of groups as they are now."""
     return Counters(
         ids.tolist(),
         state.generation[ids].tolist(),
         state.produced[ids].tolist(),
         state.produced_before[ids].tolist(),
+        output.counted(now_s)[ids].tolist(),
         np.maximum(0.0, now_s - state.last_insert_s[ids]).tolist(),
     )
 

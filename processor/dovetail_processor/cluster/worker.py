@@ -24,19 +24,14 @@ import structlog
 
 from dovetail_processor.cluster.duties import Shell
 from dovetail_processor.cluster.input_queue import Marker
-from dovetail_processor.cluster.query_run import QueryRun
-from dovetail_processor.cluster.shares import ClusterShares, cluster_shares
+from dovetail_processor.cluster.keeping import Remover
+from dovetail_processor.cluster.query_run import QueryRun, cause_of
+from dovetail_processor.cluster.sharing import Pool
 from dovetail_processor.cluster.streams import Streams
 from dovetail_processor.cluster.transit import Arrived
 from dovetail_proto.assignment import Assignment, Leaving, QueryTask, assignment_from_json
-from dovetail_proto.errors import Domain, DovetailError, MemoryLimitError, Refusal
-from dovetail_proto.ids import (
-    Epoch,
-    ProcessorId,
-    QueryName,
-    SplitId,
-    query_of,
-)
+from dovetail_proto.errors import Domain, DovetailError, Refusal
+from dovetail_proto.ids import Epoch, ProcessorId, QueryName, SplitId, query_of
 from dovetail_proto.messages import (
     Assign,
     ControlMessage,
@@ -49,6 +44,7 @@ from dovetail_proto.messages import (
     Stage,
     StopQuery,
 )
+from dovetail_proto.roots import Roots
 from dovetail_proto.transport import Unreachable
 
 TICK_S = 0.1
@@ -63,7 +59,7 @@ log = structlog.get_logger("processor")
 
 @dataclass(slots=True)
 class _Waiter:
-    """Somebody who waits until all that the splits here took in so far is joined."""
+    """Somebody who waits until all that came for the splits here so far is joined."""
 
     query: QueryName
     targets: dict[SplitId, int]
@@ -81,11 +77,13 @@ class Worker:
         data_dir: Path,
         shell: Shell,
         *,
+        roots: Roots,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.here = here
         self.memory_bytes = memory_bytes
         self._data_dir = data_dir
+        self._roots = roots
         self._shell = shell
         self._clock = clock
         self._mailbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -96,7 +94,9 @@ class Worker:
         self.leaving: Leaving | None = None  # its groups are being moved away
         self.peers: Mapping[ProcessorId, str] = {}
         self.runs: dict[QueryName, QueryRun] = {}
-        self.streams = Streams(here, self.runs)
+        self.pool = Pool(memory_bytes, self.runs)
+        self.streams = Streams(self.runs, roots, clock)
+        self._remover = Remover(data_dir)
         self._unstarted: dict[QueryName, str] = {}  # why a query could not be started here
         self._waiters: list[_Waiter] = []
         self._turn = 0
@@ -189,6 +189,7 @@ class Worker:
 
     def _work(self) -> None:
         """Read what there is room for; then one step of a query, each in its turn."""
+        self.pool.share()
         self.streams.route()
         runs = list(self.runs.values())
         for k in range(len(runs)):
@@ -200,7 +201,7 @@ class Worker:
 
     def _tick(self) -> None:
         for run in list(self.runs.values()):
-            run.tick(self.peers, self.leaving is not None)
+            run.tick(self.peers, self.leaving is not None, fed=not self.streams.owes(run))
         self.snapshot = self._heartbeat()
 
     def _tell_news(self) -> None:
@@ -215,12 +216,14 @@ class Worker:
     # Clients --------------------------------------------------------------------------------------
 
     def await_joined(self, query: QueryName) -> Future[int]:
-        """Answers with the rows taken in so far, when all of them are joined."""
+        """Answers with the rows that came so far, also those that wait, when all are joined."""
         run = self.runs.get(query)
         if run is None:
             raise Refusal(Domain.QUERY, f"query {query!r} does not run at {self.here!r}")
-        targets = {s: one.taken for s, one in run.splits.splits.items()}
-        waiter = _Waiter(query, targets, Future(), sum(run.rows_in))
+        waiting = self.streams.waiting(run)
+        targets = {s: one.taken + waiting.get(s, (0, 0))[0] for s, one in run.splits.splits.items()}
+        rows = sum(run.rows_in) + sum(rows for _, rows in waiting.values())
+        waiter = _Waiter(query, targets, Future(), rows)
         self._waiters.append(waiter)
         return waiter.done
 
@@ -298,10 +301,10 @@ class Worker:
             if run.stage is Stage.RUNNING:
                 run.stop("it was dropped")
         self._unstarted = {n: c for n, c in self._unstarted.items() if n in wanted}
+        self._remover.remove(a.dropped)  # first: a query of the same name and places may follow
         self.streams.set_tasks(a.streams, self.memory_bytes)
-        running = [q for n, q in wanted.items() if n not in self.runs or self._runs(n)]
         for task in a.queries:
-            self._take_up(task, max(1, len(running)))
+            self._take_up(task)
         self.streams.listen()
         self.leaving = a.leaving
         self.assigned = (a.epoch, a.version)
@@ -314,47 +317,39 @@ class Worker:
     def _runs(self, name: QueryName) -> bool:
         return self.runs[name].stage is Stage.RUNNING
 
-    def _take_up(self, task: QueryTask, queries: int) -> None:
+    def _take_up(self, task: QueryTask) -> None:
         run = self.runs.get(task.name)
         try:
             if run is not None and run.stage is Stage.CLOSED:
                 run.set_task(task)
                 return
-            bounds = self._bounds(task, queries, run)
-            if run is None and task.name not in self._unstarted:
+            if task.name in self._unstarted:
+                return
+            bounds = self.pool.bounds(task, self.here, len(self.peers), run)
+            if run is None:
                 log.info("query starts", query=task.name, processor=self.here)
+                for what, place in (("results", task.results), ("spill", task.spill)):
+                    if place is not None:
+                        self._roots.check(what, place)
                 self.runs[task.name] = QueryRun(
                     task,
                     self.here,
                     data_dir=self._data_dir,
                     bounds=bounds,
+                    memory_bytes=self.memory_bytes,
                     shell=self._shell,
                     clock=self._clock,
                 )
-            elif run is not None and run.stage is Stage.RUNNING:
+            elif run.stage is Stage.RUNNING:
                 run.set_task(task)
                 run.instance.set_shares(bounds, task.disk)
                 run.follow_up()
-        except DovetailError as e:
+        except Exception as e:  # whatever it is: others must not end because this one cannot begin
             if run is not None:
-                run.fail(str(e))
+                run.fail(cause_of(e))
             else:
-                self._unstarted[task.name] = str(e)
-
-    def _bounds(self, task: QueryTask, queries: int, run: QueryRun | None) -> ClusterShares:
-        try:
-            return cluster_shares(
-                self.memory_bytes,
-                queries=queries,
-                inputs=len(task.plan.inputs),
-                partitions=task.plan.partitions,
-                hosted=len(task.split_hosts.get(self.here, ())),
-                peers=len(self.peers),
-            )
-        except MemoryLimitError:
-            if run is None:
-                raise
-            return run.instance.bounds  # what comes on top must not fail what runs
+                log.warning("query cannot start", query=task.name, exc_info=e)
+                self._unstarted[task.name] = cause_of(e)
 
     def drop_all(self) -> None:
         """The cluster let this processor go: start anew, with nothing."""
@@ -385,4 +380,5 @@ class Worker:
             any(r.adapting for r in self.runs.values()),
             version if epoch == self.epoch else 0,
             tuple(streams),
+            room_bytes=self.pool.room_bytes,
         )

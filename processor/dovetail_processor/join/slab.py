@@ -1,7 +1,8 @@
 """The arena that a processor's join state lives in: pages, known to the byte.
 
 One anonymous mapping, so that untouched memory costs nothing and no allocator stands between us
-and the pages. Only the thread that runs the join allocates and frees.
+and the pages. Only the thread that runs the join allocates and frees. Memory that was touched stays
+real until `trim` gives it back: other queries' arenas want it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail_processor.join.kernels import index, pages
-from dovetail_proto.errors import ConfigError
+from dovetail_proto.errors import ConfigError, MemoryLimitError
 
 ARENA_BYTES_MAX = 16 << 30
 """Rows are addressed by 32-bit numbers of 4-byte words."""
@@ -20,6 +21,12 @@ ARENA_BYTES_MAX = 16 << 30
 SPARE_SUPERPAGES = 1 + pages.PAGE_CLASSES * 2
 """Beyond the limit: the one never handed out, and per class the superpage being filled and the one
 being emptied. More would be touched, and be real memory, without ever counting as used."""
+
+TRIM_BYTES = 4 << 20
+"""Less beyond the limit stays real: giving back and touching anew cost a fault per page."""
+
+_ALL_FREE = np.array([(1 << (pages.SUPERPAGE_WORDS // w)) - 1 for w in pages.PAGE_WORDS], np.uint64)
+"""By class: the bits of a superpage that is wholly free."""
 
 
 class Slab:
@@ -33,9 +40,17 @@ class Slab:
                 remedy="give one processor at most 12 GiB and run several",
             )
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # private: shared memory gets no huge pages
-        arena = mmap.mmap(-1, superpages * pages.SUPERPAGE_BYTES, flags=flags)
+        try:
+            arena = mmap.mmap(-1, superpages * pages.SUPERPAGE_BYTES, flags=flags)
+        except OSError as e:
+            raise MemoryLimitError(
+                f"memory of {limit_bytes:,} bytes for the join's state cannot be had: {e.strerror}",
+                remedy="give the processor less memory than the machine has, or run fewer queries",
+            ) from e
         if hasattr(mmap, "MADV_HUGEPAGE"):
             arena.madvise(mmap.MADV_HUGEPAGE)
+        self._map = arena
+        self._touched_bytes = 0  # the most in use since the last trim
         self.raw = np.frombuffer(arena, np.uint8)
         self.words = self.raw.view(np.uint32)
         self.header = np.zeros(pages.SLAB_FIELDS, np.int64)
@@ -67,3 +82,20 @@ class Slab:
     def limit(self, limit_bytes: int) -> None:
         """Hand out no page beyond `limit_bytes` from now on; what is handed out stays."""
         self.header[pages.LIMIT] = limit_bytes
+
+    def trim(self, limit_bytes: int) -> None:
+        """Give wholly free superpages back to the system, if much beyond `limit_bytes` was touched.
+
+        They can be handed out again like any other; nothing is read from a page before it is
+        written.
+        """
+        used = self.used_bytes
+        self._touched_bytes = max(self._touched_bytes, used)
+        if self._touched_bytes - max(used, limit_bytes) < TRIM_BYTES:
+            return
+        self._touched_bytes = used
+        seen = int(self.header[pages.BUMP])
+        free = self.bits[:seen] == _ALL_FREE[self.links[:seen, pages.CLASS]]
+        edges = np.flatnonzero(np.diff(free, prepend=False, append=False)) * pages.SUPERPAGE_BYTES
+        for start, end in edges.reshape(-1, 2).tolist():
+            self._map.madvise(mmap.MADV_DONTNEED, start, end - start)

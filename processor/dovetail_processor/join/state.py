@@ -253,7 +253,9 @@ class JoinState:
     def detach(self, ids: NDArray[np.int64]) -> Detached:
         """Take groups out as their generation; they start afresh as the next one.
 
-        Not while a combination of rows is half emitted.
+        A group may hold an index and no row yet, when memory ran short in the middle of a batch:
+        nothing of it will be on disk, so its generation stays. Not while a combination of rows is
+        half emitted.
         """
         assert self._cursor[adv.MID_ROW] == 0
         parts = self._parts.reshape(self.partitions, self.n * adv.PART_FIELDS)
@@ -266,7 +268,7 @@ class JoinState:
         )
         self._groups[ids] = 0
         parts[ids] = 0
-        self.generation[ids] += 1
+        self.generation[ids] += detached.rows(self.n).any(axis=1)
         self.produced_before[ids] += self.produced[ids]
         self.produced[ids] = 0
         return detached

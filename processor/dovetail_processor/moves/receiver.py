@@ -76,8 +76,9 @@ class Receiver:
             )
         if m.chunk in incoming.inert:
             return [Reply(Received(m.ref, m.chunk, incoming.inert[m.chunk].size_bytes))]
+        here = self.owned.union(*(c.groups for c in incoming.inert.values()))
         for group in m.groups:
-            if group in self.owned or any(group in c.groups for c in incoming.inert.values()):
+            if group in here:
                 raise Refusal(
                     Domain.GROUP,
                     f"move {m.ref.move} chunk {m.chunk}: group {group} is here already",

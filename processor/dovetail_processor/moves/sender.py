@@ -117,9 +117,9 @@ class Sender:
             if known.groups != m.groups:
                 raise Refusal(Domain.STEP, f"move {m.ref.move} chunk {m.chunk}: other groups")
             return
-        taken = {g for chunk in out.chunks.values() for g in chunk.groups}
+        offered = set(out.groups).difference(*(chunk.groups for chunk in out.chunks.values()))
         for group in m.groups:
-            if group not in self.owned or group not in out.groups or group in taken:
+            if group not in self.owned or group not in offered:
                 raise Refusal(
                     Domain.GROUP,
                     f"move {m.ref.move} chunk {m.chunk}: processor {self.processor!r} does not "

@@ -25,7 +25,10 @@ class Relief(Protocol):
         """Called between batches: push if memory is above its threshold."""
 
     def now(self) -> None:
-        """The state cannot go on: return when there is more memory, or raise MemoryLimitError."""
+        """The state cannot go on: see that memory comes free, or raise MemoryLimitError.
+
+        It may be called again at once, if the caller does not wait until there is some.
+        """
 
 
 class Input(Protocol):

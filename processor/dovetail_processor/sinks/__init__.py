@@ -6,7 +6,7 @@ Read `sink` (the promise), then `parquet`, `counting`, `background`, `checksum`.
 from dovetail_processor.sinks.background import BackgroundSink
 from dovetail_processor.sinks.checksum import checksum
 from dovetail_processor.sinks.counting import CountingSink
-from dovetail_processor.sinks.output_folder import prepare_output
+from dovetail_processor.sinks.output_folder import claim_output, prepare_output
 from dovetail_processor.sinks.parquet import ParquetSink
 from dovetail_processor.sinks.sink import Sink, SinkTotals
 
@@ -17,5 +17,6 @@ __all__ = [
     "Sink",
     "SinkTotals",
     "checksum",
+    "claim_output",
     "prepare_output",
 ]

@@ -7,6 +7,38 @@ from pathlib import Path
 
 from dovetail_proto.errors import OutputError
 
+RUN_MARK = ".run-"
+"""Begins the name of a hidden file that says whose a folder is which several processors share."""
+
+
+def claim_output(path: str | Path, run: str) -> Path:
+    """Make `path` the folder of a run's files; every processor of the run claims it.
+
+    OutputError if it is a file, holds anything else, or cannot be made or written.
+    """
+    folder = Path(path)
+    mark = folder / f"{RUN_MARK}{run}"
+    try:
+        if not mark.exists():
+            try:
+                prepare_output(folder)
+            except OutputError:
+                if not mark.exists():  # else another processor of the run was faster
+                    raise
+            mark.touch()
+        others = [f.name for f in folder.glob(f"{RUN_MARK}*") if f != mark]
+    except OSError as e:
+        raise OutputError(
+            f"output folder {str(folder)!r} cannot be written: {e.strerror}",
+            remedy="name a folder that you may write to",
+        ) from e
+    if others:
+        raise OutputError(
+            f"output folder {str(folder)!r} is another query's: it holds {others[0]!r}",
+            remedy="name another; results are never mixed with what is there",
+        )
+    return folder
+
 
 def prepare_output(path: str | Path) -> Path:
     """Make `path` an empty folder that can be written, with its parents, and return it.

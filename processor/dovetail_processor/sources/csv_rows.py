@@ -1,14 +1,18 @@
 """The rows of a CSV file, by pyarrow's streaming parser, with the number of a row that is wrong.
 
-Two things pyarrow leaves to us. A row longer than a block: the file is read again from there in
+Three things pyarrow leaves to us. A row longer than a block: the file is read again from there in
 larger blocks. A quote that is open at the end of the file, which pyarrow takes for closed, so that
 a file cut short within a value would pass: we add a last line that is no row and that the open
-quote swallows.
+quote swallows. The thread of its own in which it reads ahead: it goes on after an error, and would
+end the whole process if it asked for the next block while the interpreter ends; so a pass over a
+file is over when nobody can read from it any more.
 """
 
 from __future__ import annotations
 
 import re
+import threading
+import weakref
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
@@ -21,6 +25,9 @@ from dovetail_proto.errors import InputError
 _END_MARK = "--end-of-file--"
 _BOM = b"\xef\xbb\xbf"
 _HEAD_BYTES = 4096
+
+_LET_GO_S_MAX = 10.0
+"""pyarrow lets a file go when the block that it reads has come; no disk is slower."""
 
 
 def read_rows(
@@ -86,6 +93,8 @@ class _Rows:
     ) -> None:
         self._text = text
         self._marks_seen = 0
+        self._let_go = threading.Event()  # set: no thread of pyarrow's can read the text any more
+        self._let_go.set()
         self._reader: pa_csv.CSVStreamingReader | None = None
         self._options = {
             "read_options": pa_csv.ReadOptions(
@@ -103,8 +112,15 @@ class _Rows:
         }
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        self._reader = pa_csv.open_csv(pa.PythonFile(self._text, "r"), **self._options)
+        self._let_go.clear()
+        self._reader = pa_csv.open_csv(self._watched_file(), **self._options)
         yield from self._reader
+
+    def _watched_file(self) -> pa.PythonFile:
+        """The text as pyarrow reads it, by an object that lives as long as somebody may."""
+        face = _Face(self._text)
+        weakref.finalize(face, self._let_go.set).atexit = False
+        return pa.PythonFile(face, "r")
 
     @property
     def complete(self) -> bool:
@@ -112,8 +128,10 @@ class _Rows:
         return self._marks_seen == 1
 
     def close(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
+        """Returns when nobody reads the text any more."""
+        self._text.end()
+        self._reader = None
+        self._let_go.wait(_LET_GO_S_MAX)
         self._text.close()
 
     def _on_invalid_row(self, row: pa_csv.InvalidRow) -> str:
@@ -123,8 +141,20 @@ class _Rows:
         return "skip"
 
 
+class _Face:
+    """As much of a Python file as pyarrow needs; its life ends with the last that may read."""
+
+    closed = False
+
+    def __init__(self, text: _MarkedText) -> None:
+        self.read = text.read
+
+    def close(self) -> None:
+        """Called by pyarrow; the text is closed by whoever opened it."""
+
+
 class _MarkedText:
-    """A file's text with the end mark, as much of a Python file as pyarrow needs."""
+    """A file's text with the end mark."""
 
     def __init__(self, path: Path, columns: int, limit_bytes: int | None) -> None:
         self.mark = _END_MARK + "," * columns  # a field too many: never a row
@@ -135,13 +165,16 @@ class _MarkedText:
         self._left = limit_bytes  # what may still be read; None: all of it
         self._last = b"\n"
         self._tail: bytes | None = None  # what is left of the mark; None before the end
+        self._ended = False
 
-    @property
-    def closed(self) -> bool:
-        return bool(self._stream.closed)
+    def end(self) -> None:
+        """Nothing more is wanted: whoever reads on finds the end."""
+        self._ended = True
 
     def read(self, size: int) -> bytes:
         """The next `size` bytes, less only at the end: each read is a block to pyarrow."""
+        if self._ended:
+            return b""
         if self._left is not None:
             size = min(size, self._left)
             self._left -= size

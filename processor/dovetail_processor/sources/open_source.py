@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,19 +15,25 @@ from dovetail_processor.sources.file_source import FileSource, SourceFile, diffe
 from dovetail_proto.errors import InputError
 
 
-def open_source(path: str | Path) -> FileSource:
+def open_source(path: str | Path, *, check: Callable[[Path], None] | None = None) -> FileSource:
     """A source for the file at `path`, or for all files in and below the folder at `path`.
 
     Files are Parquet, CSV, JSON lines or Arrow IPC (file or stream), known by extension and, where
     that says nothing, by their first bytes. A folder is read in the order of its files' paths,
     without files and folders whose names begin with '.' or '_'; its files must agree in format
-    and schema. Every file's schema is looked at now, no rows are read yet.
+    and schema. Every file's schema is looked at now, no rows are read yet. `check` may refuse
+    each file, a link in a folder too, before a byte of it is read.
 
     Raises InputError for anything that cannot be a source, naming the file and what to do.
     """
     root = Path(path)
+    if check is not None:
+        check(root)
     with reading(root):
         paths = _paths(root)
+    for p in paths:
+        if check is not None:
+            check(p)
     chosen = _format_of_all(paths)
     files, infos = [], []
     for p in paths:

@@ -10,11 +10,12 @@ from collections.abc import Callable
 import numpy as np
 
 from dovetail_processor.adaptation.disk import bytes_to_push
+from dovetail_processor.adaptation.recent_output import RecentOutput
 from dovetail_processor.adaptation.victims import GroupStats, VictimOrder, choose_victims
 from dovetail_processor.join.state import JoinState
-from dovetail_processor.memory import Shares
 from dovetail_processor.spill.pusher import Pusher
 from dovetail_proto.errors import MemoryLimitError
+from dovetail_proto.memory import Shares
 
 
 class NoRelief:
@@ -27,7 +28,7 @@ class NoRelief:
         """Nothing to do."""
 
     def now(self) -> None:
-        """There is no way to go on."""
+        """See Relief: there is no way to go on."""
         raise MemoryLimitError(
             f"the join's state has reached {self._bounds.state:,} bytes, all that a memory limit "
             f"of {self._bounds.limit:,} bytes leaves for it",
@@ -49,10 +50,11 @@ class DiskRelief:
         pusher: Pusher,
         bounds: Shares,
         *,
-        threshold: float,
-        push_share: float,
+        spill_above_ratio: float,
+        push_fraction: float,
         victims: VictimOrder,
         inactive_after_s: float,
+        output: RecentOutput,
         clock: Callable[[], float],
         seed: int,
         moving: Callable[[], bool] = lambda: False,  # nodiskAdaptation: a move is under way here
@@ -60,23 +62,25 @@ class DiskRelief:
         self._state = state
         self._pusher = pusher
         self._bounds = bounds
-        self._threshold = threshold
-        self._push_share = push_share
+        self._spill_above_ratio = spill_above_ratio
+        self._push_fraction = push_fraction
         self._victims = victims
         self._inactive_after_s = inactive_after_s
+        self._output = output
         self._clock = clock
         self._rng = np.random.default_rng(seed)
         self._moving = moving
 
     def before_batch(self) -> None:
         """Free what is written; start a push if memory is above the threshold."""
-        self._pusher.collect_finished(wait=False)
+        self._output.look(self._clock())
+        self._pusher.collect_finished()
         want = bytes_to_push(
             used_bytes=self._state.held_bytes,
-            limit_bytes=self._bounds.state,
+            limit_bytes=self._state.limit_bytes,
             held_bytes=self._state.held_bytes,
-            spill_above_ratio=self._threshold,
-            push_fraction=self._push_share,
+            spill_above_ratio=self._spill_above_ratio,
+            push_fraction=self._push_fraction,
             no_disk_adaptation=self._moving(),
             in_disk_adaptation=self._pusher.busy,
         )
@@ -84,38 +88,25 @@ class DiskRelief:
             self.push(want)
 
     def now(self) -> None:
-        """Wait for pages to come free, after starting a push if none is under way.
+        """See that a push is under way, whose end makes room.
 
         Also beside a move: its own groups are locked, and without room for what waits before the
         markers it would never end.
         """
         if not self._pusher.busy and self._state.group_rows().any():
-            self.push(max(1, int(self._push_share * self._state.held_bytes)))
+            self.push(max(1, int(self._push_fraction * self._state.held_bytes)))
         if not self._pusher.busy:
             raise MemoryLimitError(
-                f"a row does not fit into the {self._bounds.state:,} bytes that a memory limit of "
-                f"{self._bounds.limit:,} bytes leaves for state",
+                f"a row does not fit into the {self._state.limit_bytes:,} bytes that the memory "
+                "limit leaves for state",
                 remedy="raise --memory",
             )
-        while self._pusher.busy and not self._pusher.collect_finished(wait=True):
-            pass
 
-    def push_rest(self) -> None:
-        """At the end: push what memory still holds of every group that has been pushed before.
-
-        The other groups owe nothing: all their rows have met.
-        """
-        self._pusher.finish()
-        held = self._state.group_bytes()
-        again = np.flatnonzero((self._state.generation > 0) & (held > 0))
-        if again.size:
-            self._pusher.start(self._state.detach(again), int(held[again].sum()))
-            self._pusher.finish()
-
-    def push(self, want_bytes: int) -> bool:
-        """Start a push of about so much; False if no group can be pushed."""
+    def push(self, want_bytes: int) -> int:
+        """Start a push of about so much; the bytes it takes from memory, 0 if no group can go."""
         held = np.where(self._state.locked, 0, self._state.group_bytes())
-        stats = GroupStats(held, self._state.produced, self._state.last_insert_s)
+        produced = self._output.counted(self._clock())
+        stats = GroupStats(held, produced, self._state.last_insert_s)
         ids = choose_victims(
             stats,
             want_bytes,
@@ -124,7 +115,7 @@ class DiskRelief:
             inactive_after_s=self._inactive_after_s,
             rng=self._rng,
         )
-        if ids.size:
-            ids = np.sort(ids)
-            self._pusher.start(self._state.detach(ids), int(held[ids].sum()))
-        return ids.size > 0
+        taken = int(held[ids].sum())
+        if taken:
+            self._pusher.start(self._state.detach(np.sort(ids)), taken)
+        return taken

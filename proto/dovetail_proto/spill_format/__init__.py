@@ -14,7 +14,7 @@ from dovetail_proto.spill_format.storage import (
     place_above,
     place_below,
 )
-from dovetail_proto.spill_format.store import SpillStore, require_empty
+from dovetail_proto.spill_format.store import SpillStore, require_empty, run_at
 from dovetail_proto.spill_format.writer import PushWriter
 
 __all__ = [
@@ -34,4 +34,5 @@ __all__ = [
     "place_above",
     "place_below",
     "require_empty",
+    "run_at",
 ]

@@ -221,6 +221,11 @@ class RunRecord:
     interrupted: bool = False  # stopped by the user: the inputs were not read to their end
     map_version: MapVersion = FIRST_MAP
     output: str | None = None  # where the run's results are; None: only counted
+    processor: str = ""  # that filled this store; empty: the run had one process
+    processors: tuple[str, ...] = ()  # of the run that ever owned a group; each has a store
+    owned: Mapping[int, int] | None = None
+    """Groups that this processor owned in the end, and how often each was pushed, by whomever: over
+    all stores of a run they are all groups, each once. None: the run has this store alone."""
 
     def body(self) -> dict[str, Any]:
         """The record as JSON values; SpillError if a number cannot be kept."""
@@ -243,7 +248,30 @@ class RunRecord:
             "interrupted": self.interrupted,
             "map_version": int(self.map_version),
             "output": self.output,
+            "processor": self.processor,
+            "processors": list(self.processors),
+            "owned": None if self.owned is None else _owned_body(self.owned),
         }
+
+
+def _owned_body(owned: Mapping[int, int]) -> dict[str, Any]:
+    groups = np.array(sorted(owned), np.int64)
+    pushed = np.array([owned[g] for g in groups.tolist()], np.int64)
+    return {
+        "groups": groups.size,
+        "group": pack(groups, "uint32"),
+        "pushed": pack(pushed, "uint32"),
+    }
+
+
+def _owned_from_fields(fields: Fields, plan: QueryPlan) -> dict[int, int]:
+    count = fields.integer("groups", 0, plan.partitions)
+    group = fields.packed_ints("group", "uint32", count, 0, plan.partitions - 1)
+    pushed = fields.packed_ints("pushed", "uint32", count)
+    fields.done()
+    if (group[1:] <= group[:-1]).any():
+        refuse(fields.place, "its groups do not ascend")
+    return dict(zip(group.tolist(), pushed.tolist(), strict=True))
 
 
 def record_from_fields(fields: Fields, plan: QueryPlan) -> RunRecord:
@@ -263,6 +291,9 @@ def record_from_fields(fields: Fields, plan: QueryPlan) -> RunRecord:
         interrupted=fields.boolean("interrupted"),
         map_version=MapVersion(fields.integer("map_version")),
         output=fields.optional_text("output"),
+        processor=fields.text("processor"),
+        processors=fields.texts("processors"),
+        owned=_owned_from_fields(owned, plan) if (owned := fields.optional("owned")) else None,
     )
     if len(record.rows_in) != len(plan.inputs):
         refuse(fields.place, f"has rows of {len(record.rows_in)} inputs, not {len(plan.inputs)}")

@@ -2,7 +2,7 @@
 
 A sealed file is one JSON object on readable lines:
 
-    {"kind": "manifest", "version": 2, "crc32": "8f3a09c1", "body": {…}}
+    {"kind": "manifest", "version": 3, "crc32": "8f3a09c1", "body": {…}}
 
 `crc32` is the CRC-32 of `body` as JSON without spaces, keys sorted, ASCII only. So a file that was
 cut short, altered or replaced by another kind is refused by name. A `Fields` is a body on its way
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from dovetail_proto.errors import SpillError
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Raised whenever a file of the spill store changes meaning; other versions are refused."""
 
 INT64_MAX = (1 << 63) - 1
@@ -149,6 +149,19 @@ class Fields:
         """An object."""
         return Fields(self.take(name), f"{self.place}: {name}")
 
+    def optional(self, name: str) -> Fields | None:
+        """An object or null."""
+        value = self.take(name)
+        return None if value is None else Fields(value, f"{self.place}: {name}")
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of strings."""
+        values = self.items(name)
+        for value in values:
+            if type(value) is not str:
+                self.refuse(name, "a list of text", value)
+        return tuple(values)
+
     def ints(self, name: str, low: int = 0, high: int = INT64_MAX) -> NDArray[np.int64]:
         """A list of integers, each in low … high."""
         values = self.items(name)
@@ -156,6 +169,14 @@ class Fields:
             if type(value) is not int or not low <= value <= high:
                 self.refuse(name, f"integers in {low} … {high}", value)
         return np.array(values, np.int64)
+
+    def int_pairs(self, name: str) -> list[tuple[int, int]]:
+        """A list of pairs of integers."""
+        values = self.items(name)
+        for value in values:
+            if not (isinstance(value, list) and [type(x) for x in value] == [int, int]):
+                self.refuse(name, "pairs of integers", value)
+        return [(a, b) for a, b in values]
 
     def packed_ints(
         self, name: str, dtype: str, size: int, low: int = 0, high: int = INT64_MAX

@@ -88,6 +88,11 @@ def open_storage(root: str) -> Storage:
     """The storage for a local path or a URI; SpillError if no file system serves it."""
     if "://" not in root:
         return LocalStorage(root)
+    if "#" in root:  # file systems ignore a fragment: places below this one would be this one
+        raise SpillError(
+            f"spill store {root!r}: a URI of a place has no '#'",
+            remedy="write %23 for a '#' in a name",
+        )
     try:
         fs, path = pafs.FileSystem.from_uri(root)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, ValueError) as e:

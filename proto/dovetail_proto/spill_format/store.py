@@ -42,6 +42,12 @@ from dovetail_proto.spill_format.writer import PushWriter
 _PUSH_NAME = re.compile(r"[0-9]{6}")
 
 
+def run_at(storage: Storage) -> str | None:
+    """The run of the store at a place, whatever else is wrong with it; None if there is none."""
+    query = _read(storage, "query", QUERY_FILE)
+    return None if query is None else query[0].text("run")
+
+
 def require_empty(storage: Storage) -> None:
     """SpillError unless nothing is there yet."""
     try:
@@ -55,6 +61,7 @@ def require_empty(storage: Storage) -> None:
         raise SpillError(
             f"spill store {storage.uri}: the folder is not empty",
             remedy="give an empty or new folder, or clean up what is there first",
+            taken=True,
         )
 
 
@@ -71,24 +78,27 @@ class SpillStore:
     ) -> None:
         self.storage = storage
         self.plan = plan
-        self.id = store_id  # 32 hexadecimal digits, drawn when the store was created
+        self.id = store_id  # 32 hexadecimal digits, given when the store was created
         self.run = run or store_id  # the same in the stores that several processors fill in one run
         self.layouts = tuple(input_layout(i) for i in plan.inputs)
         self._pushes = pushes
         self._writing = False
 
     @classmethod
-    def create(cls, root: str, plan: QueryPlan, *, run: str = "") -> SpillStore:
+    def create(cls, root: str, plan: QueryPlan, *, run: str = "", store_id: str = "") -> SpillStore:
         """Start an empty store for `plan` at a path or URI; SpillError if something is there.
 
         `run` names a run that has a store on each of several processors; empty: this one alone.
+        `store_id` is 32 hexadecimal digits that no other store has; empty: drawn.
         """
-        return cls.create_in(open_storage(root), plan, run=run)
+        return cls.create_in(open_storage(root), plan, run=run, store_id=store_id)
 
     @classmethod
-    def create_in(cls, storage: Storage, plan: QueryPlan, *, run: str = "") -> SpillStore:
+    def create_in(
+        cls, storage: Storage, plan: QueryPlan, *, run: str = "", store_id: str = ""
+    ) -> SpillStore:
         """As `create`, in a storage that is already open."""
-        store = cls(storage, plan, uuid.uuid4().hex, [], run)
+        store = cls(storage, plan, store_id or uuid.uuid4().hex, [], run)
         require_empty(storage)
         try:
             body = {"store": store.id, "run": store.run, "plan": json.loads(plan.to_json())}
@@ -179,7 +189,8 @@ class SpillStore:
         except OSError as e:
             raise SpillError(
                 f"spill store {self.root}: the end of the run cannot be recorded: {e}",
-                remedy="free space there and close again",
+                remedy="free space there",
+                errno=e.errno,
             ) from e
 
     def run_record(self) -> RunRecord:

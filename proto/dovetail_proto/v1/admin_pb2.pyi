@@ -51,7 +51,7 @@ class Streams(_message.Message):
     def __init__(self, streams: _Optional[_Iterable[_Union[StreamStatus, _Mapping]]] = ...) -> None: ...
 
 class SubmitRequest(_message.Message):
-    __slots__ = ("name", "sql", "partitions", "weights", "policy", "expected_state_bytes", "results", "counting", "spill", "victims", "push_share", "spill_threshold", "inactive_after_s")
+    __slots__ = ("name", "sql", "partitions", "weights", "policy", "expected_state_bytes", "results", "counting", "spill", "victims", "push_fraction", "spill_above_ratio", "inactive_after_s", "productivity_half_life_s")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SQL_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
@@ -62,9 +62,10 @@ class SubmitRequest(_message.Message):
     COUNTING_FIELD_NUMBER: _ClassVar[int]
     SPILL_FIELD_NUMBER: _ClassVar[int]
     VICTIMS_FIELD_NUMBER: _ClassVar[int]
-    PUSH_SHARE_FIELD_NUMBER: _ClassVar[int]
-    SPILL_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    PUSH_FRACTION_FIELD_NUMBER: _ClassVar[int]
+    SPILL_ABOVE_RATIO_FIELD_NUMBER: _ClassVar[int]
     INACTIVE_AFTER_S_FIELD_NUMBER: _ClassVar[int]
+    PRODUCTIVITY_HALF_LIFE_S_FIELD_NUMBER: _ClassVar[int]
     name: str
     sql: str
     partitions: int
@@ -75,10 +76,11 @@ class SubmitRequest(_message.Message):
     counting: bool
     spill: str
     victims: str
-    push_share: float
-    spill_threshold: float
+    push_fraction: float
+    spill_above_ratio: float
     inactive_after_s: float
-    def __init__(self, name: _Optional[str] = ..., sql: _Optional[str] = ..., partitions: _Optional[int] = ..., weights: _Optional[_Iterable[float]] = ..., policy: _Optional[str] = ..., expected_state_bytes: _Optional[int] = ..., results: _Optional[str] = ..., counting: _Optional[bool] = ..., spill: _Optional[str] = ..., victims: _Optional[str] = ..., push_share: _Optional[float] = ..., spill_threshold: _Optional[float] = ..., inactive_after_s: _Optional[float] = ...) -> None: ...
+    productivity_half_life_s: float
+    def __init__(self, name: _Optional[str] = ..., sql: _Optional[str] = ..., partitions: _Optional[int] = ..., weights: _Optional[_Iterable[float]] = ..., policy: _Optional[str] = ..., expected_state_bytes: _Optional[int] = ..., results: _Optional[str] = ..., counting: _Optional[bool] = ..., spill: _Optional[str] = ..., victims: _Optional[str] = ..., push_fraction: _Optional[float] = ..., spill_above_ratio: _Optional[float] = ..., inactive_after_s: _Optional[float] = ..., productivity_half_life_s: _Optional[float] = ...) -> None: ...
 
 class QueryName(_message.Message):
     __slots__ = ("name",)
@@ -86,8 +88,16 @@ class QueryName(_message.Message):
     name: str
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
+class DropQueryRequest(_message.Message):
+    __slots__ = ("name", "keep")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    keep: bool
+    def __init__(self, name: _Optional[str] = ..., keep: _Optional[bool] = ...) -> None: ...
+
 class QueryStatus(_message.Message):
-    __slots__ = ("name", "state", "cause", "policy", "map_version", "held_bytes", "spilled_bytes", "produced", "phase", "sql", "schema", "partitions", "results", "checksum", "pushes", "spilled_groups", "queued_bytes", "inputs", "instances", "results_place", "counting", "spill", "created_s", "ended_s", "logs")
+    __slots__ = ("name", "state", "cause", "policy", "map_version", "held_bytes", "spilled_bytes", "produced", "phase", "sql", "schema", "partitions", "results", "checksum", "pushes", "spilled_groups", "queued_bytes", "inputs", "instances", "results_place", "counting", "spill", "created_s", "ended_s", "logs", "push_fraction", "spill_above_ratio", "inactive_after_s", "productivity_half_life_s", "cleanup")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +123,11 @@ class QueryStatus(_message.Message):
     CREATED_S_FIELD_NUMBER: _ClassVar[int]
     ENDED_S_FIELD_NUMBER: _ClassVar[int]
     LOGS_FIELD_NUMBER: _ClassVar[int]
+    PUSH_FRACTION_FIELD_NUMBER: _ClassVar[int]
+    SPILL_ABOVE_RATIO_FIELD_NUMBER: _ClassVar[int]
+    INACTIVE_AFTER_S_FIELD_NUMBER: _ClassVar[int]
+    PRODUCTIVITY_HALF_LIFE_S_FIELD_NUMBER: _ClassVar[int]
+    CLEANUP_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: str
     cause: str
@@ -138,17 +153,74 @@ class QueryStatus(_message.Message):
     created_s: float
     ended_s: float
     logs: _containers.RepeatedCompositeFieldContainer[LogStatus]
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., cause: _Optional[str] = ..., policy: _Optional[str] = ..., map_version: _Optional[int] = ..., held_bytes: _Optional[int] = ..., spilled_bytes: _Optional[int] = ..., produced: _Optional[int] = ..., phase: _Optional[str] = ..., sql: _Optional[str] = ..., schema: _Optional[bytes] = ..., partitions: _Optional[int] = ..., results: _Optional[int] = ..., checksum: _Optional[int] = ..., pushes: _Optional[int] = ..., spilled_groups: _Optional[int] = ..., queued_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[InputStatus, _Mapping]]] = ..., instances: _Optional[_Iterable[_Union[InstanceStatus, _Mapping]]] = ..., results_place: _Optional[str] = ..., counting: _Optional[bool] = ..., spill: _Optional[str] = ..., created_s: _Optional[float] = ..., ended_s: _Optional[float] = ..., logs: _Optional[_Iterable[_Union[LogStatus, _Mapping]]] = ...) -> None: ...
+    push_fraction: float
+    spill_above_ratio: float
+    inactive_after_s: float
+    productivity_half_life_s: float
+    cleanup: _containers.RepeatedCompositeFieldContainer[CleanupStatus]
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., cause: _Optional[str] = ..., policy: _Optional[str] = ..., map_version: _Optional[int] = ..., held_bytes: _Optional[int] = ..., spilled_bytes: _Optional[int] = ..., produced: _Optional[int] = ..., phase: _Optional[str] = ..., sql: _Optional[str] = ..., schema: _Optional[bytes] = ..., partitions: _Optional[int] = ..., results: _Optional[int] = ..., checksum: _Optional[int] = ..., pushes: _Optional[int] = ..., spilled_groups: _Optional[int] = ..., queued_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[InputStatus, _Mapping]]] = ..., instances: _Optional[_Iterable[_Union[InstanceStatus, _Mapping]]] = ..., results_place: _Optional[str] = ..., counting: _Optional[bool] = ..., spill: _Optional[str] = ..., created_s: _Optional[float] = ..., ended_s: _Optional[float] = ..., logs: _Optional[_Iterable[_Union[LogStatus, _Mapping]]] = ..., push_fraction: _Optional[float] = ..., spill_above_ratio: _Optional[float] = ..., inactive_after_s: _Optional[float] = ..., productivity_half_life_s: _Optional[float] = ..., cleanup: _Optional[_Iterable[_Union[CleanupStatus, _Mapping]]] = ...) -> None: ...
+
+class StartCleanupRequest(_message.Message):
+    __slots__ = ("query", "master", "output", "memory_bytes")
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    MASTER_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    query: str
+    master: str
+    output: str
+    memory_bytes: int
+    def __init__(self, query: _Optional[str] = ..., master: _Optional[str] = ..., output: _Optional[str] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+
+class CleanupStatus(_message.Message):
+    __slots__ = ("query", "state", "master", "output", "stage", "bins_done", "bins", "combinations", "owed", "results", "checksum", "code", "cause", "remedy", "started_s", "ended_s")
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    MASTER_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    BINS_DONE_FIELD_NUMBER: _ClassVar[int]
+    BINS_FIELD_NUMBER: _ClassVar[int]
+    COMBINATIONS_FIELD_NUMBER: _ClassVar[int]
+    OWED_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    REMEDY_FIELD_NUMBER: _ClassVar[int]
+    STARTED_S_FIELD_NUMBER: _ClassVar[int]
+    ENDED_S_FIELD_NUMBER: _ClassVar[int]
+    query: str
+    state: str
+    master: str
+    output: str
+    stage: str
+    bins_done: int
+    bins: int
+    combinations: int
+    owed: int
+    results: int
+    checksum: int
+    code: str
+    cause: str
+    remedy: str
+    started_s: float
+    ended_s: float
+    def __init__(self, query: _Optional[str] = ..., state: _Optional[str] = ..., master: _Optional[str] = ..., output: _Optional[str] = ..., stage: _Optional[str] = ..., bins_done: _Optional[int] = ..., bins: _Optional[int] = ..., combinations: _Optional[int] = ..., owed: _Optional[int] = ..., results: _Optional[int] = ..., checksum: _Optional[int] = ..., code: _Optional[str] = ..., cause: _Optional[str] = ..., remedy: _Optional[str] = ..., started_s: _Optional[float] = ..., ended_s: _Optional[float] = ...) -> None: ...
 
 class LogStatus(_message.Message):
-    __slots__ = ("name", "processor", "address")
+    __slots__ = ("name", "processor", "address", "run", "rows")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PROCESSOR_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
     name: str
     processor: str
     address: str
-    def __init__(self, name: _Optional[str] = ..., processor: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+    run: str
+    rows: int
+    def __init__(self, name: _Optional[str] = ..., processor: _Optional[str] = ..., address: _Optional[str] = ..., run: _Optional[str] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class InputStatus(_message.Message):
     __slots__ = ("alias", "stream", "rows_in")

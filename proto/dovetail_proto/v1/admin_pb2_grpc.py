@@ -86,7 +86,7 @@ class AdminStub:
                 _registered_method=True)
         self.DropQuery = channel.unary_unary(
                 '/dovetail.v1.Admin/DropQuery',
-                request_serializer=dovetail__proto_dot_v1_dot_admin__pb2.QueryName.SerializeToString,
+                request_serializer=dovetail__proto_dot_v1_dot_admin__pb2.DropQueryRequest.SerializeToString,
                 response_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.QueryStatus.FromString,
                 _registered_method=True)
         self.ListQueries = channel.unary_unary(
@@ -128,6 +128,21 @@ class AdminStub:
                 '/dovetail.v1.Admin/Rebalance',
                 request_serializer=dovetail__proto_dot_v1_dot_admin__pb2.RebalanceRequest.SerializeToString,
                 response_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.Adaptations.FromString,
+                _registered_method=True)
+        self.StartCleanup = channel.unary_unary(
+                '/dovetail.v1.Admin/StartCleanup',
+                request_serializer=dovetail__proto_dot_v1_dot_admin__pb2.StartCleanupRequest.SerializeToString,
+                response_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.CleanupStatus.FromString,
+                _registered_method=True)
+        self.GetCleanup = channel.unary_unary(
+                '/dovetail.v1.Admin/GetCleanup',
+                request_serializer=dovetail__proto_dot_v1_dot_admin__pb2.QueryName.SerializeToString,
+                response_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.CleanupStatus.FromString,
+                _registered_method=True)
+        self.CancelCleanup = channel.unary_unary(
+                '/dovetail.v1.Admin/CancelCleanup',
+                request_serializer=dovetail__proto_dot_v1_dot_admin__pb2.QueryName.SerializeToString,
+                response_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.CleanupStatus.FromString,
                 _registered_method=True)
         self.SetPolicy = channel.unary_unary(
                 '/dovetail.v1.Admin/SetPolicy',
@@ -263,6 +278,24 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StartCleanup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetCleanup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelCleanup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SetPolicy(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -336,7 +369,7 @@ def add_AdminServicer_to_server(servicer, server):
             ),
             'DropQuery': grpc.unary_unary_rpc_method_handler(
                     servicer.DropQuery,
-                    request_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.QueryName.FromString,
+                    request_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.DropQueryRequest.FromString,
                     response_serializer=dovetail__proto_dot_v1_dot_admin__pb2.QueryStatus.SerializeToString,
             ),
             'ListQueries': grpc.unary_unary_rpc_method_handler(
@@ -378,6 +411,21 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Rebalance,
                     request_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.RebalanceRequest.FromString,
                     response_serializer=dovetail__proto_dot_v1_dot_admin__pb2.Adaptations.SerializeToString,
+            ),
+            'StartCleanup': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartCleanup,
+                    request_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.StartCleanupRequest.FromString,
+                    response_serializer=dovetail__proto_dot_v1_dot_admin__pb2.CleanupStatus.SerializeToString,
+            ),
+            'GetCleanup': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetCleanup,
+                    request_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.QueryName.FromString,
+                    response_serializer=dovetail__proto_dot_v1_dot_admin__pb2.CleanupStatus.SerializeToString,
+            ),
+            'CancelCleanup': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelCleanup,
+                    request_deserializer=dovetail__proto_dot_v1_dot_admin__pb2.QueryName.FromString,
+                    response_serializer=dovetail__proto_dot_v1_dot_admin__pb2.CleanupStatus.SerializeToString,
             ),
             'SetPolicy': grpc.unary_unary_rpc_method_handler(
                     servicer.SetPolicy,
@@ -690,7 +738,7 @@ class Admin:
             request,
             target,
             '/dovetail.v1.Admin/DropQuery',
-            dovetail__proto_dot_v1_dot_admin__pb2.QueryName.SerializeToString,
+            dovetail__proto_dot_v1_dot_admin__pb2.DropQueryRequest.SerializeToString,
             dovetail__proto_dot_v1_dot_admin__pb2.QueryStatus.FromString,
             options,
             channel_credentials,
@@ -908,6 +956,87 @@ class Admin:
             '/dovetail.v1.Admin/Rebalance',
             dovetail__proto_dot_v1_dot_admin__pb2.RebalanceRequest.SerializeToString,
             dovetail__proto_dot_v1_dot_admin__pb2.Adaptations.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartCleanup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dovetail.v1.Admin/StartCleanup',
+            dovetail__proto_dot_v1_dot_admin__pb2.StartCleanupRequest.SerializeToString,
+            dovetail__proto_dot_v1_dot_admin__pb2.CleanupStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetCleanup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dovetail.v1.Admin/GetCleanup',
+            dovetail__proto_dot_v1_dot_admin__pb2.QueryName.SerializeToString,
+            dovetail__proto_dot_v1_dot_admin__pb2.CleanupStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelCleanup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dovetail.v1.Admin/CancelCleanup',
+            dovetail__proto_dot_v1_dot_admin__pb2.QueryName.SerializeToString,
+            dovetail__proto_dot_v1_dot_admin__pb2.CleanupStatus.FromString,
             options,
             channel_credentials,
             insecure,

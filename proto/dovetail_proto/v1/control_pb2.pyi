@@ -261,7 +261,7 @@ class Join(_message.Message):
     def __init__(self, processor: _Optional[str] = ..., incarnation: _Optional[int] = ..., version: _Optional[str] = ..., memory_limit_bytes: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class QueryLoad(_message.Message):
-    __slots__ = ("query", "groups", "held_bytes", "spilled_bytes", "produced", "rows_in", "results", "checksum", "pushes", "spilled_groups", "queued_bytes", "peak_state_bytes", "stage", "cause")
+    __slots__ = ("query", "groups", "held_bytes", "spilled_bytes", "produced", "rows_in", "results", "checksum", "pushes", "spilled_groups", "queued_bytes", "peak_state_bytes", "stage", "cause", "pushed_bytes", "state_limit_bytes")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -276,6 +276,8 @@ class QueryLoad(_message.Message):
     PEAK_STATE_BYTES_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
+    PUSHED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STATE_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     query: str
     groups: int
     held_bytes: int
@@ -290,22 +292,26 @@ class QueryLoad(_message.Message):
     peak_state_bytes: int
     stage: str
     cause: str
-    def __init__(self, query: _Optional[str] = ..., groups: _Optional[int] = ..., held_bytes: _Optional[int] = ..., spilled_bytes: _Optional[int] = ..., produced: _Optional[int] = ..., rows_in: _Optional[_Iterable[int]] = ..., results: _Optional[int] = ..., checksum: _Optional[int] = ..., pushes: _Optional[int] = ..., spilled_groups: _Optional[int] = ..., queued_bytes: _Optional[int] = ..., peak_state_bytes: _Optional[int] = ..., stage: _Optional[str] = ..., cause: _Optional[str] = ...) -> None: ...
+    pushed_bytes: int
+    state_limit_bytes: int
+    def __init__(self, query: _Optional[str] = ..., groups: _Optional[int] = ..., held_bytes: _Optional[int] = ..., spilled_bytes: _Optional[int] = ..., produced: _Optional[int] = ..., rows_in: _Optional[_Iterable[int]] = ..., results: _Optional[int] = ..., checksum: _Optional[int] = ..., pushes: _Optional[int] = ..., spilled_groups: _Optional[int] = ..., queued_bytes: _Optional[int] = ..., peak_state_bytes: _Optional[int] = ..., stage: _Optional[str] = ..., cause: _Optional[str] = ..., pushed_bytes: _Optional[int] = ..., state_limit_bytes: _Optional[int] = ...) -> None: ...
 
 class StreamLoad(_message.Message):
-    __slots__ = ("stream", "rows", "ended", "handover")
+    __slots__ = ("stream", "rows", "ended", "handover", "rows_left")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     HANDOVER_FIELD_NUMBER: _ClassVar[int]
+    ROWS_LEFT_FIELD_NUMBER: _ClassVar[int]
     stream: str
     rows: int
     ended: bool
     handover: str
-    def __init__(self, stream: _Optional[str] = ..., rows: _Optional[int] = ..., ended: _Optional[bool] = ..., handover: _Optional[str] = ...) -> None: ...
+    rows_left: int
+    def __init__(self, stream: _Optional[str] = ..., rows: _Optional[int] = ..., ended: _Optional[bool] = ..., handover: _Optional[str] = ..., rows_left: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("processor", "incarnation", "used_bytes", "loads", "adapting", "assigned", "streams", "rss_bytes", "peak_rss_bytes", "cpu_share")
+    __slots__ = ("processor", "incarnation", "used_bytes", "loads", "adapting", "assigned", "streams", "rss_bytes", "peak_rss_bytes", "cpu_share", "room_bytes")
     PROCESSOR_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     USED_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -316,6 +322,7 @@ class Heartbeat(_message.Message):
     RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
     PEAK_RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
     CPU_SHARE_FIELD_NUMBER: _ClassVar[int]
+    ROOM_BYTES_FIELD_NUMBER: _ClassVar[int]
     processor: str
     incarnation: int
     used_bytes: int
@@ -326,7 +333,8 @@ class Heartbeat(_message.Message):
     rss_bytes: int
     peak_rss_bytes: int
     cpu_share: float
-    def __init__(self, processor: _Optional[str] = ..., incarnation: _Optional[int] = ..., used_bytes: _Optional[int] = ..., loads: _Optional[_Iterable[_Union[QueryLoad, _Mapping]]] = ..., adapting: _Optional[bool] = ..., assigned: _Optional[int] = ..., streams: _Optional[_Iterable[_Union[StreamLoad, _Mapping]]] = ..., rss_bytes: _Optional[int] = ..., peak_rss_bytes: _Optional[int] = ..., cpu_share: _Optional[float] = ...) -> None: ...
+    room_bytes: int
+    def __init__(self, processor: _Optional[str] = ..., incarnation: _Optional[int] = ..., used_bytes: _Optional[int] = ..., loads: _Optional[_Iterable[_Union[QueryLoad, _Mapping]]] = ..., adapting: _Optional[bool] = ..., assigned: _Optional[int] = ..., streams: _Optional[_Iterable[_Union[StreamLoad, _Mapping]]] = ..., rss_bytes: _Optional[int] = ..., peak_rss_bytes: _Optional[int] = ..., cpu_share: _Optional[float] = ..., room_bytes: _Optional[int] = ...) -> None: ...
 
 class Assign(_message.Message):
     __slots__ = ("epoch", "version", "document")
@@ -351,14 +359,16 @@ class Heard(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., processor: _Optional[str] = ..., incarnation: _Optional[int] = ..., member: _Optional[bool] = ...) -> None: ...
 
 class Leave(_message.Message):
-    __slots__ = ("processor", "incarnation", "heir")
+    __slots__ = ("processor", "incarnation", "heir", "ends")
     PROCESSOR_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     HEIR_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
     processor: str
     incarnation: int
     heir: str
-    def __init__(self, processor: _Optional[str] = ..., incarnation: _Optional[int] = ..., heir: _Optional[str] = ...) -> None: ...
+    ends: bool
+    def __init__(self, processor: _Optional[str] = ..., incarnation: _Optional[int] = ..., heir: _Optional[str] = ..., ends: _Optional[bool] = ...) -> None: ...
 
 class StopQuery(_message.Message):
     __slots__ = ("query", "epoch", "cause")

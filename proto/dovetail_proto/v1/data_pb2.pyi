@@ -100,24 +100,30 @@ class PartitionsTaken(_message.Message):
     def __init__(self) -> None: ...
 
 class IngestBatch(_message.Message):
-    __slots__ = ("stream", "source", "sequence", "payload")
+    __slots__ = ("stream", "source", "sequence", "payload", "over", "rows_left")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
+    ROWS_LEFT_FIELD_NUMBER: _ClassVar[int]
     stream: str
     source: str
     sequence: int
     payload: bytes
-    def __init__(self, stream: _Optional[str] = ..., source: _Optional[str] = ..., sequence: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    over: bool
+    rows_left: int
+    def __init__(self, stream: _Optional[str] = ..., source: _Optional[str] = ..., sequence: _Optional[int] = ..., payload: _Optional[bytes] = ..., over: _Optional[bool] = ..., rows_left: _Optional[int] = ...) -> None: ...
 
 class IngestAck(_message.Message):
-    __slots__ = ("sequence", "rows")
+    __slots__ = ("sequence", "rows", "readers")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     rows: int
-    def __init__(self, sequence: _Optional[int] = ..., rows: _Optional[int] = ...) -> None: ...
+    readers: int
+    def __init__(self, sequence: _Optional[int] = ..., rows: _Optional[int] = ..., readers: _Optional[int] = ...) -> None: ...
 
 class QueryAt(_message.Message):
     __slots__ = ("query",)
@@ -132,18 +138,22 @@ class Joined(_message.Message):
     def __init__(self, rows: _Optional[int] = ...) -> None: ...
 
 class ReadResultsRequest(_message.Message):
-    __slots__ = ("query", "segment", "row", "follow", "log")
+    __slots__ = ("query", "segment", "row", "follow", "log", "run", "rows")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     ROW_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
     query: str
     segment: int
     row: int
     follow: bool
     log: str
-    def __init__(self, query: _Optional[str] = ..., segment: _Optional[int] = ..., row: _Optional[int] = ..., follow: _Optional[bool] = ..., log: _Optional[str] = ...) -> None: ...
+    run: str
+    rows: int
+    def __init__(self, query: _Optional[str] = ..., segment: _Optional[int] = ..., row: _Optional[int] = ..., follow: _Optional[bool] = ..., log: _Optional[str] = ..., run: _Optional[str] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class ResultBatch(_message.Message):
     __slots__ = ("segment", "row", "payload", "ended")

@@ -31,12 +31,14 @@ from dovetail_proto.wire.fields import (
     TEXT,
     Codec,
     one_of,
+    optional,
     refuse,
     whole,
 )
 
 ENVELOPE_BYTES_MAX = 16 << 20
-"""A patch that moves every group of the largest query is about this large."""
+"""Three times a patch that moves every group of the largest query, with the longest names. An
+assignment is kept within a half of it (`dovetail_manager.assignments`)."""
 
 LOADS_MAX = 10_000
 """Queries, or streams, that one processor reports on."""
@@ -58,7 +60,12 @@ def read(kind: type[Plain], message: Any, specs: dict[type, Spec]) -> Plain:
     """The plain form of a protobuf message; Refusal if a field is not what it must be."""
     _, fields = specs[kind]
     where = kind.__name__
-    values = {n: c.read(getattr(message, n), f"{where}.{n}") for n, c in fields.items()}
+    values = {
+        n: None
+        if c.optional and not message.HasField(n)
+        else c.read(getattr(message, n), f"{where}.{n}")
+        for n, c in fields.items()
+    }
     return kind(**values)
 
 
@@ -233,13 +240,21 @@ SPECS: dict[type, Spec] = {
             "spilled_groups": COUNT,
             "queued_bytes": COUNT,
             "peak_state_bytes": COUNT,
+            "pushed_bytes": COUNT,
+            "state_limit_bytes": COUNT,
             "stage": one_of(m.Stage),
             "cause": TEXT,
         },
     ),
     m.StreamLoad: (
         pb.StreamLoad,
-        {"stream": NAME_FIELD, "rows": COUNT, "ended": FLAG, "handover": HANDOVER},
+        {
+            "stream": NAME_FIELD,
+            "rows": COUNT,
+            "ended": FLAG,
+            "handover": HANDOVER,
+            "rows_left": optional(COUNT),
+        },
     ),
     m.Heartbeat: (
         pb.Heartbeat,
@@ -254,6 +269,7 @@ SPECS: dict[type, Spec] = {
             "rss_bytes": COUNT,
             "peak_rss_bytes": COUNT,
             "cpu_share": SHARE,
+            "room_bytes": optional(COUNT),
         },
     ),
     m.Heard: (
@@ -261,7 +277,10 @@ SPECS: dict[type, Spec] = {
         {"epoch": POSITIVE, "processor": NAME_FIELD, "incarnation": POSITIVE, "member": FLAG},
     ),
     m.Assign: (pb.Assign, {"epoch": POSITIVE, "version": POSITIVE, "document": DOCUMENT}),
-    m.Leave: (pb.Leave, {"processor": NAME_FIELD, "incarnation": POSITIVE, "heir": NAME_OR_NONE}),
+    m.Leave: (
+        pb.Leave,
+        {"processor": NAME_FIELD, "incarnation": POSITIVE, "heir": NAME_OR_NONE, "ends": FLAG},
+    ),
     m.StopQuery: (pb.StopQuery, {"query": NAME_FIELD, "epoch": POSITIVE, "cause": TEXT}),
     m.QueryStopped: (pb.QueryStopped, {"query": NAME_FIELD, "epoch": POSITIVE}),
 }

@@ -5,7 +5,6 @@ Payloads are opaque here: whoever reads Arrow from one validates it in full befo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TypeVar, cast
@@ -26,10 +25,11 @@ from dovetail_proto.wire.fields import (
     MOVE,
     NAME_FIELD,
     POSITIVE,
+    RUN_NAME,
     SOME_GROUPS,
     SPLIT,
     limited,
-    matching,
+    optional,
     refuse,
     whole,
 )
@@ -45,8 +45,7 @@ ROWS_MAX = (1 << 31) - 1
 SEGMENTS_MAX = 10**9
 """Files of a log: more than any disk takes."""
 
-RUN = re.compile(r"[a-z0-9_-]{1,64}-[0-9]{1,20}")
-"""See `dovetail_manager.catalog.Spec.run`."""
+READERS = whole(0, (1 << 32) - 1, "a number of queries")
 
 SPECS: dict[type, Spec] = {
     feeds.TupleBatch: (
@@ -93,14 +92,24 @@ SPECS: dict[type, Spec] = {
             "source": NAME_FIELD,
             "sequence": POSITIVE,
             "payload": limited(BATCH_BYTES_MAX),
+            "rows_left": optional(COUNT),
+            "over": FLAG,
         },
     ),
-    feeds.IngestAck: (pb.IngestAck, {"sequence": COUNT, "rows": COUNT}),
+    feeds.IngestAck: (pb.IngestAck, {"sequence": COUNT, "rows": COUNT, "readers": READERS}),
     feeds.QueryAt: (pb.QueryAt, {"query": NAME_FIELD}),
     feeds.Joined: (pb.Joined, {"rows": COUNT}),
     feeds.ReadResults: (
         pb.ReadResultsRequest,
-        {"query": NAME_FIELD, "log": LOG, "segment": COUNT, "row": COUNT, "follow": FLAG},
+        {
+            "query": NAME_FIELD,
+            "log": LOG,
+            "segment": COUNT,
+            "row": COUNT,
+            "follow": FLAG,
+            "run": RUN_NAME,
+            "rows": COUNT,
+        },
     ),
     feeds.ResultBatch: (
         pb.ResultBatch,
@@ -110,7 +119,7 @@ SPECS: dict[type, Spec] = {
         pb.LogPiece,
         {
             "query": NAME_FIELD,
-            "run": matching(RUN, "a run's name"),
+            "run": RUN_NAME,
             "log": LOG,
             "segment": whole(0, SEGMENTS_MAX, "a segment"),
             "start": COUNT,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any
@@ -34,6 +34,7 @@ class Codec:
 
     read: Callable[[Any, str], Any]
     write: Callable[[Any], Any] = lambda value: value
+    optional: bool = False  # absent on the wire is None
 
 
 def refuse(where: str, value: Any, expected: str) -> Refusal:
@@ -41,6 +42,11 @@ def refuse(where: str, value: Any, expected: str) -> Refusal:
     shown = repr(value)
     shown = shown if len(shown) <= 80 else shown[:77] + "..."
     return Refusal(Domain.MESSAGE, f"{where}: {shown} is not {expected}", field=where)
+
+
+def optional(codec: Codec) -> Codec:
+    """What `codec` reads, or None."""
+    return replace(codec, optional=True)
 
 
 def whole(low: int, high: int, what: str) -> Codec:
@@ -148,6 +154,8 @@ def limited(bytes_max: int) -> Codec:
 NAME_FIELD = matching(NAME, "a name of a-z, 0-9, '_' and '-'")
 NAME_OR_NONE = matching(re.compile(f"({NAME.pattern})?"), "a name or nothing")
 LOG = matching(LOG_NAME, "a log's name")
+RUN_NAME = matching(re.compile(r"[a-z0-9_-]{1,64}-[0-9]{1,20}"), "a run's name")
+"""See `dovetail_manager.catalog.Spec.run`."""
 MOVE = matching(MOVE_ID, "a move id")
 SPLIT = Codec(_read_split)
 SPLITS = Codec(_read_splits, list)

@@ -99,6 +99,29 @@ class Log(Answer):
     name: str
     processor: str
     address: str = Field(description="empty while the processor is away")
+    run: str = Field(description="tells it from a log of another query that had the same name")
+    rows: int = Field(description="in it, once the query is closed; 0 until then")
+
+
+class Cleanup(Answer):
+    """A clean-up; `cause` and `remedy` say why it failed, if it did."""
+
+    query: str
+    state: str = Field(description="running, done, failed or cancelled")
+    master: str
+    output: str = Field(description="empty: results are only counted")
+    stage: str
+    bins_done: int
+    bins: int
+    combinations: int = Field(description="made so far, before conditions that span inputs")
+    owed: int = Field(description="0 while it is not known")
+    results: int = Field(description="rows, once it is done")
+    checksum: Checksum
+    code: str
+    cause: str
+    remedy: str
+    started_s: float
+    ended_s: float
 
 
 class Query(Answer):
@@ -127,9 +150,14 @@ class Query(Answer):
     results_place: str
     counting: bool
     spill: str
+    push_fraction: float
+    spill_above_ratio: float
+    inactive_after_s: float
+    productivity_half_life_s: float
     created_s: float
     ended_s: float
     logs: list[Log]
+    cleanup: list[Cleanup] = Field(description="the latest one, if there was one")
 
 
 class Queries(Answer):
@@ -237,6 +265,7 @@ class Taken(Answer):
     sequence: int
     rows: int = Field(description="in this batch")
     stream_rows: int = Field(description="of the stream so far")
+    readers: int = Field(description="queries that have taken the rows in; 0: they went nowhere")
 
 
 class Waited(Answer):

@@ -52,5 +52,11 @@ def make_app(context: Context, tokens: Tokens, *, mutual: bool) -> FastAPI:
         known = scope["method"] in ("GET", "HEAD", "POST", "DELETE")
         context.metrics.observe(scope["method"] if known else "other", route, status, seconds)
 
-    app.add_middleware(Guard, tokens=tokens, trusted=bool(tokens.admin) or mutual, observe=observe)
+    app.add_middleware(
+        Guard,
+        tokens=tokens,
+        trusted=bool(tokens.admin) or mutual,
+        by_certificate=mutual and not tokens.admin,
+        observe=observe,
+    )
     return app

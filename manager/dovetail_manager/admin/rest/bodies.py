@@ -15,6 +15,8 @@ from dovetail_proto.wire.fields import COUNT_MAX, TEXT_CHARS_MAX
 COLUMNS_MAX = 10_000
 """As many as SCHEMA_BYTES_MAX is made for."""
 
+OWN = "if not given, the manager's setting"
+
 
 def _readable(text: str) -> str:
     text.encode()  # a lone surrogate, which JSON can spell, is no text: UnicodeEncodeError
@@ -30,6 +32,7 @@ Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
 Group = Annotated[int, Field(ge=0, lt=PARTITIONS_MAX)]
 Groups = Annotated[list[Group], Field(min_length=1, max_length=PARTITIONS_MAX)]
 Share = Annotated[float, Field(gt=0, le=1)]
+Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 PolicyName = Literal["none", "disk", "distributed", "lazy-disk", "active-disk"]
 Victims = Literal["least-productive", "most-productive", "least-recent", "random"]
@@ -71,11 +74,14 @@ class NewQuery(Request):
     expected_state_bytes: Count = Field(0, description="0: not known")
     results: Text = Field("", description="folder for Parquet files; empty: the result logs")
     counting: bool = Field(False, description="count the results only")
-    spill: Text = Field("", description="folder or URI for state on disk; empty: own data")
+    spill: Text = Field(
+        "", description="folder or URI for state on disk; empty: below the manager's"
+    )
     victims: Victims = "least-productive"
-    push_share: Share = 0.3
-    spill_threshold: Share = 0.8
-    inactive_after_s: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 60.0
+    push_fraction: Share | None = Field(None, description=OWN)
+    spill_above_ratio: Share | None = Field(None, description=OWN)
+    inactive_after_s: Seconds | None = Field(None, description=OWN)
+    productivity_half_life_s: Seconds | None = Field(None, description=f"{OWN}; 0: plain sum")
 
     def plain(self) -> a.Submit:
         """As the manager takes it."""
@@ -106,6 +112,14 @@ class PolicyBody(Request):
     """Adapt by another policy from now on."""
 
     policy: PolicyName
+
+
+class CleanupBody(Request):
+    """Produce what a closed query owes."""
+
+    master: Text = Field("", description="local, spark or one of the manager's; empty: its choice")
+    output: Text = Field("", description="folder or URI; none: only count; empty: the query's own")
+    memory_bytes: Annotated[int, Field(ge=1, le=COUNT_MAX)] = a.CLEANUP_BYTES_DEFAULT
 
 
 class WaitBody(Request):

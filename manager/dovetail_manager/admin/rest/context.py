@@ -61,6 +61,7 @@ DESCRIPTIONS = {
     403: "the role does not allow it",
     404: "no such stream, query, processor or group",
     405: "the path does not take this method",
+    406: "results come as an Arrow IPC stream or as JSON lines",
     409: "not now: the name is taken, the state is another, or something else is under way",
     413: "the body is too large",
     415: "rows come as an Arrow IPC stream or as JSON",

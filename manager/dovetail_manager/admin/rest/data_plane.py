@@ -177,10 +177,13 @@ class DataPlane:
 
     async def results(
         self, schema: pa.Schema, logs: Logs, look: Callable[[], Awaitable[Logs]] | None
-    ) -> AsyncGenerator[Piece]:
-        """The results of several logs as they come; `look` finds those that are new, if wanted."""
+    ) -> AsyncGenerator[Piece | None]:
+        """The results of several logs as they come; `look` finds those that are new, if wanted.
+
+        First of all None, once every log is open: a log that is missing raises before it.
+        """
         loop = asyncio.get_running_loop()
-        arrived: asyncio.Queue[tuple[_Reader, Piece | DovetailError | None]] = asyncio.Queue()
+        arrived: asyncio.Queue[tuple[_Reader, _Found]] = asyncio.Queue()
         readers: dict[str, _Reader] = {}  # by log
         places: dict[str, tuple[int, int]] = {}  # where a log is read on
 
@@ -207,12 +210,21 @@ class DataPlane:
             try:
                 found, over = logs
                 begin(found)
+                unopened: set[str] | None = set(readers)  # None: said that all are open
+                early: list[tuple[_Reader, Piece]] = []  # came meanwhile; `credit` bounds them
                 look_at_s = loop.time() + LOOK_S
-                while readers or not (over or look is None):
+                while unopened is not None or readers or not (over or look is None):
                     if look is not None and not over and loop.time() >= look_at_s:
                         found, over = await look()
                         begin(found)
                         look_at_s = loop.time() + LOOK_S
+                        continue
+                    if unopened is not None and not unopened:
+                        unopened = None
+                        yield None
+                        for reader, piece in early:
+                            yield piece
+                            reader.credit.release()
                         continue
                     watching = look is not None and not over
                     try:
@@ -224,10 +236,15 @@ class DataPlane:
                         del readers[reader.log]  # a log may be handed to another processor
                     elif isinstance(item, DovetailError):
                         raise item
-                    else:
+                    if unopened is not None:
+                        unopened.discard(reader.log)
+                    if isinstance(item, Piece):
                         places[item.log] = item.segment, item.row + item.batch.num_rows
-                        yield item
-                        reader.credit.release()
+                        if unopened is not None:
+                            early.append((reader, item))
+                        else:
+                            yield item
+                            reader.credit.release()
             finally:
                 for reader in readers.values():
                     reader.stop()
@@ -246,6 +263,14 @@ class DataPlane:
             return self._channels[address]
 
 
+class _Opened:
+    """A processor has the log that is wanted, and begins to read it."""
+
+
+_Found = Piece | _Opened | DovetailError | None
+"""What a reader hands over; None at the end."""
+
+
 class _Reader(threading.Thread):
     """Reads one log, no faster than `credit` is given back."""
 
@@ -254,7 +279,7 @@ class _Reader(threading.Thread):
         log: str,
         schema: pa.Schema,
         call: Any,
-        hand_over: Callable[[_Reader, Piece | DovetailError | None], object],
+        hand_over: Callable[[_Reader, _Found], object],
     ) -> None:
         super().__init__(name=f"rest-results-{log}", daemon=True)
         self.credit = threading.Semaphore(CREDIT_BATCHES)
@@ -265,12 +290,13 @@ class _Reader(threading.Thread):
         self._stopped = False
 
     def run(self) -> None:
-        """Hand over every piece, then None, or the error that ended it."""
+        """Hand over that the log is open, every piece, then None, or the error that ended it."""
         last: DovetailError | None = None
         try:
             for data in self._call:
                 piece = read_piece(self.log, decode(feeds.ResultBatch, data), self._schema)
                 if piece is None:
+                    self._hand_over(self, _Opened())
                     continue
                 self.credit.acquire()
                 if self._stopped:

@@ -14,7 +14,7 @@ import structlog
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dovetail_manager.admin.auth import Role, Tokens, is_loopback
+from dovetail_manager.admin.auth import Role, Tokens, is_loopback, read_or_admin_refusal
 from dovetail_manager.admin.rest.refusals import answer, defect, too_large
 from dovetail_proto.errors import DovetailError, Forbidden
 from dovetail_proto.wire.data import BATCH_BYTES_MAX
@@ -30,17 +30,31 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs"})
 READING_VERBS = ("/wait",)
 """Ends of paths that change nothing although they are posted to."""
 
+PEER_NAME = "dovetail-peer"
+"""Where the scope's state has the common name of the caller's certificate."""
+
 Observe = Callable[[Scope, int, float], None]
 """(scope, status, seconds) of every request."""
 
 
 class Guard:
-    """The ASGI middleware. `trusted`: callers are known by token or certificate."""
+    """The ASGI middleware. `trusted`: callers are known by token or certificate.
 
-    def __init__(self, app: ASGIApp, tokens: Tokens, trusted: bool, observe: Observe) -> None:
+    `by_certificate`: the certificate's common name is the role; `server` puts it into the scope.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        tokens: Tokens,
+        trusted: bool,
+        by_certificate: bool,
+        observe: Observe,
+    ) -> None:
         self._app = app
         self._tokens = tokens
         self._trusted = trusted
+        self._by_certificate = by_certificate
         self._observe = observe
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,6 +101,10 @@ class Guard:
             given = token.strip() if scheme.lower() == "bearer" else ""
             if refused := self._tokens.refusal(needed, given):
                 return refused
+            if self._by_certificate:
+                name = scope["state"].get(PEER_NAME, "")
+                if refused := read_or_admin_refusal(name, reads=reads):
+                    return refused
         length = headers.get("content-length", "0")
         bytes_max = body_bytes_max(headers)
         if length.isascii() and length.isdigit() and int(length) > bytes_max:

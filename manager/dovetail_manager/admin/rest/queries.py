@@ -22,6 +22,9 @@ from dovetail_proto.result_logs import away, logs_to_read
 from dovetail_proto.transport import Unreachable
 from dovetail_proto.wire.fields import COUNT_MAX
 
+JSON_KINDS = (JSON_LINES, "application/jsonl", "application/json", "text/plain", "text/*")
+"""What a caller may accept to get JSON lines."""
+
 READABLE: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The results, as they are; each batch's metadata tells its offset.",
@@ -38,6 +41,7 @@ def routes(context: Context) -> APIRouter:
     router = APIRouter(prefix="/v1/queries", tags=["queries"], dependencies=NEEDS_TOKEN)
     _add_life(router, context)
     _add_groups(router, context)
+    _add_cleanup(router, context)
     _add_data(router, context)
     return router
 
@@ -66,9 +70,15 @@ def _add_life(router: APIRouter, context: Context) -> None:
         return await ask(service.get_query, a.QueryRef(name))
 
     @router.delete("/{name}", response_model=answers.Query, responses=refusals(404, 409, 422))
-    async def drop_query(name: PathName) -> Any:
-        """Forget a query that is closed or failed; answers its last status."""
-        return await ask(service.drop_query, a.QueryRef(name))
+    async def drop_query(
+        name: PathName,
+        *,
+        keep: Annotated[
+            bool, Query(description="leave result logs and spill where they are")
+        ] = False,
+    ) -> Any:
+        """Forget a query that is closed or failed, and what it wrote; answers its last status."""
+        return await ask(service.drop_query, a.DropQuery(name, keep))
 
     @router.post("/{name}/close", response_model=answers.Query, responses=refusals(404, 409, 422))
     async def close_query(name: PathName) -> Any:
@@ -145,6 +155,33 @@ def _add_groups(router: APIRouter, context: Context) -> None:
         return await ask(service.rebalance, a.Rebalance(name, dry_run))
 
 
+def _add_cleanup(router: APIRouter, context: Context) -> None:
+    service = context.service
+
+    @router.post(
+        "/{name}/cleanup",
+        response_model=answers.Cleanup,
+        status_code=202,
+        responses=refusals(404, 409, body=True),
+    )
+    async def start_cleanup(name: PathName, body: bodies.CleanupBody | None = None) -> Any:
+        """Begin to produce what a closed query owes, or go on where it was stopped."""
+        fields = {} if body is None else body.model_dump()
+        return await ask(service.start_cleanup, a.StartCleanup(name, **fields))
+
+    @router.get("/{name}/cleanup", response_model=answers.Cleanup, responses=refusals(404, 422))
+    async def get_cleanup(name: PathName) -> Any:
+        """How far the latest clean-up is."""
+        return await ask(service.get_cleanup, a.QueryRef(name))
+
+    @router.delete(
+        "/{name}/cleanup", response_model=answers.Cleanup, responses=refusals(404, 409, 422)
+    )
+    async def cancel_cleanup(name: PathName) -> Any:
+        """Stop it; what is finished is kept, and the next one goes on from there."""
+        return await ask(service.cancel_cleanup, a.QueryRef(name))
+
+
 def _add_data(router: APIRouter, context: Context) -> None:
     service, plane = context.service, context.plane
 
@@ -178,7 +215,7 @@ def _add_data(router: APIRouter, context: Context) -> None:
     @router.get(
         "/{name}/results",
         response_class=StreamingResponse,
-        responses={**READABLE, **refusals(404, 409, 422)},
+        responses={**READABLE, **refusals(404, 406, 409, 422)},
     )
     async def read_results(
         request: Request,
@@ -202,39 +239,49 @@ def _add_data(router: APIRouter, context: Context) -> None:
             if gone := [x for x in found if not x.address]:
                 raise away(name, gone[0])
             asked = [
-                (ReadResults(QueryName(name), LogName(x.name), segment, row, follow), x.address)
+                ReadResults(QueryName(name), LogName(x.name), segment, row, follow, x.run, x.rows)
                 for x in found
             ]
-            return asked, over
+            return [(r, x.address) for r, x in zip(asked, found, strict=True)], over
 
         async def look() -> tuple[list[tuple[ReadResults, str]], bool]:
             return wanted(await ask(service.get_query, a.QueryRef(name)))
 
+        kind = _result_kind(request.headers.get("accept", ""))
         query = await ask(service.get_query, a.QueryRef(name))
         schema = pa.ipc.read_schema(pa.py_buffer(query.schema))
-        pieces = limited(plane.results(schema, wanted(query), look if follow else None), limit)
-        # With `follow` the first piece may be long in coming.
-        ready = pieces if follow else await _begun(pieces)
-        if _wants_json(request.headers.get("accept", "")):
+        found = plane.results(schema, wanted(query), look if follow else None)
+        ready = limited(await _opened(found), limit)
+        if kind == JSON_LINES:
             return StreamingResponse(as_json(ready), media_type=JSON_LINES)
         return StreamingResponse(as_arrow(ready, schema), media_type=ARROW)
 
 
-async def _begun(pieces: AsyncGenerator[Piece]) -> AsyncGenerator[Piece]:
-    """The same pieces, of which the first is here: an error until then still gets its status."""
-    first = await anext(pieces, None)
+async def _opened(found: AsyncGenerator[Piece | None]) -> AsyncGenerator[Piece]:
+    """The pieces, once every log is open: an error until then still gets its status."""
+    await anext(found)
 
-    async def again() -> AsyncGenerator[Piece]:
-        async with aclosing(pieces):
-            if first is not None:
-                yield first
-            async for piece in pieces:
+    async def pieces() -> AsyncGenerator[Piece]:
+        async with aclosing(found):
+            async for piece in found:
+                assert piece is not None
                 yield piece
 
-    return again()
+    return pieces()
 
 
-def _wants_json(accept: str) -> bool:
-    kinds = [part.partition(";")[0].strip().lower() for part in accept.split(",")]
-    json_kinds = (JSON_LINES, "application/jsonl", "application/json", "text/plain")
-    return ARROW not in kinds and any(kind in json_kinds for kind in kinds)
+def _result_kind(accept: str) -> str:
+    """What results are sent as; Refusal if the caller takes neither of the two kinds there are."""
+    wanted = [part.partition(";")[0].strip().lower() for part in accept.split(",")]
+    if accept.strip() in ("", "*/*") or ARROW in wanted:
+        return ARROW
+    if any(kind in JSON_KINDS for kind in wanted):
+        return JSON_LINES
+    if any(kind in ("*/*", "application/*") for kind in wanted):
+        return ARROW
+    raise Refusal(
+        Domain.MESSAGE,
+        f"results cannot be had as {accept[:80]!r}",
+        remedy=f"accept {ARROW} or {JSON_LINES}",
+        reason="not-acceptable",
+    )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 import threading
 from dataclasses import dataclass
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dovetail_manager.admin.auth import Tokens, refuse_open_bind
 from dovetail_manager.admin.rest.app import make_app, make_context
 from dovetail_manager.admin.rest.context import Context
+from dovetail_manager.admin.rest.guards import PEER_NAME
 from dovetail_manager.admin.service import AdminService
 from dovetail_proto.errors import ConfigError
 from dovetail_proto.transport import Security
@@ -89,6 +92,7 @@ def serve(
         access_log=False,
         lifespan="off",
         server_header=False,
+        http=_KnowsPeer,
         timeout_graceful_shutdown=STOP_GRACE_S,
     )
     if security.certificate is not None and security.key is not None:
@@ -107,10 +111,24 @@ def serve(
     return RestServer(uvicorn.Server(config), _listen(host, port), context)
 
 
+class _KnowsPeer(H11Protocol):
+    """Tells the application the common name of the certificate that its caller has shown."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """As it opens, once for all its requests."""
+        super().connection_made(transport)
+        shown = transport.get_extra_info("peercert") or {}
+        names = [v for part in shown.get("subject", ()) for k, v in part if k == "commonName"]
+        self.app_state = {**self.app_state, PEER_NAME: names[0] if names else ""}
+
+
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        made = socket.socket(family)
+        # With the protocol named: asyncio sets TCP_NODELAY on accepted sockets of TCP only, and
+        # a socket of protocol 0 hands the 0 on, so that each answer would wait for an
+        # acknowledgement that the other side delays by 40 ms.
+        made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
     except OSError as e:

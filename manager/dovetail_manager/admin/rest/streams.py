@@ -117,7 +117,11 @@ def routes(context: Context) -> APIRouter:
             payload, rows = await ask(_payload, kind, await request.body(), stream.schema)
             if not rows:
                 return answers.Taken(
-                    source=source or "", sequence=sequence or 0, rows=0, stream_rows=stream.rows
+                    source=source or "",
+                    sequence=sequence or 0,
+                    rows=0,
+                    stream_rows=stream.rows,
+                    readers=0,
                 )
 
             async def home() -> str:
@@ -127,7 +131,11 @@ def routes(context: Context) -> APIRouter:
 
             taken = await plane.feed(stream.address, home, name, payload, given)
         return answers.Taken(
-            source=taken[0], sequence=taken[1], rows=rows, stream_rows=taken[2].rows
+            source=taken[0],
+            sequence=taken[1],
+            rows=rows,
+            stream_rows=taken[2].rows,
+            readers=taken[2].readers,
         )
 
     return router

@@ -45,12 +45,11 @@ def cursor_size(inputs: int) -> int:
     return FIELDS + 3 * inputs
 
 
-@nb.njit(nb.int64(_u64_ro, _i32_ro, _i64_ro, nb.boolean, _i64_2d), cache=True, nogil=True)
-def match_keys(hashes: Any, generations: Any, starts: Any, owing: Any, ranges: Any) -> Any:
+@nb.njit(nb.int64(_u64_ro, _i64_ro, _i64_2d), cache=True, nogil=True)
+def match_keys(hashes: Any, starts: Any, ranges: Any) -> Any:
     """Find the hashes that all inputs have; return how many.
 
-    hashes, generations: by position; input j has positions starts[j] … starts[j + 1] − 1.
-    owing: leave out hashes all of whose rows are of one generation, for they owe nothing.
+    hashes: by position; input j has positions starts[j] … starts[j + 1] − 1.
     Written: ranges[k, 2j] and ranges[k, 2j + 1], where the rows of hash k begin and end in input j.
     """
     n = starts.size - 1
@@ -73,17 +72,13 @@ def match_keys(hashes: Any, generations: Any, starts: Any, owing: Any, ranges: A
                     target = hashes[at[j]]
                     agreed = False
         ended = False
-        mixed = False
-        generation = generations[at[0]]
         for j in range(n):
             ranges[found, 2 * j] = at[j]
             while at[j] < starts[j + 1] and hashes[at[j]] == target:
-                mixed |= generations[at[j]] != generation
                 at[j] += 1
             ranges[found, 2 * j + 1] = at[j]
             ended |= at[j] == starts[j + 1]
-        if mixed or not owing:
-            found += 1
+        found += 1
         if ended:
             return found
 

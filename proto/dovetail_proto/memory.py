@@ -59,11 +59,11 @@ class Shares:
 
 def shares(limit_bytes: int, *, inputs: int, partitions: int) -> Shares:
     """Share out a limit; MemoryLimitError if it is too small for so many inputs and groups."""
-    found = _shares(limit_bytes, inputs)
-    needed = _state_needed(inputs, partitions)
+    found = divided(limit_bytes, inputs)
+    needed = state_needed(inputs, partitions)
     if found.state < needed:
         smallest = limit_bytes
-        while _shares(smallest, inputs).state < needed:
+        while divided(smallest, inputs).state < needed:
             smallest += 64 << 10
         raise MemoryLimitError(
             f"memory of {limit_bytes:,} bytes is too small for {partitions} partitions of "
@@ -75,7 +75,8 @@ def shares(limit_bytes: int, *, inputs: int, partitions: int) -> Shares:
     return found
 
 
-def _shares(limit: int, inputs: int) -> Shares:
+def divided(limit: int, inputs: int) -> Shares:
+    """What `shares` makes of a limit, whether or not it is enough."""
     batch = min(max(limit // (32 * inputs), BATCH_BYTES_MIN), BATCH_BYTES_MAX)
     output = min(max(limit // 64, OUTPUT_BYTES_MIN), OUTPUT_BYTES_MAX)
     readers = min(limit // READERS_SHARE, inputs * READER_BYTES_MAX)
@@ -84,7 +85,10 @@ def _shares(limit: int, inputs: int) -> Shares:
     return Shares(limit=limit, batch=batch, output=output, spill=output, state=limit - queues)
 
 
-def _state_needed(inputs: int, partitions: int) -> int:
-    """Room for every group at its smallest (a page of each input, one of index), twice: a push
-    must be able to free memory while the next batch fills it."""
+def state_needed(inputs: int, partitions: int) -> int:
+    """The least that state can do with.
+
+    Room for every group at its smallest (a page of each input, one of index), twice: a push must
+    be able to free memory while the next batch fills it.
+    """
     return 2 * partitions * (inputs + 1) * PAGE_BYTES_MIN

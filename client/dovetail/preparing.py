@@ -1,0 +1,76 @@
+"""A run before it begins: what is asked for, and whether it can be done.
+
+Nothing here needs the join's kernels. So an input that is not there, or SQL that is not understood,
+is told at once, even where the kernels have to be compiled first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from dovetail_manager.planner import plan_query
+from dovetail_processor.sources import FileSource, open_source
+from dovetail_proto.errors import ConfigError
+from dovetail_proto.ids import check_name
+from dovetail_proto.query import PARTITIONS_DEFAULT, QueryPlan
+
+MEMORY_BYTES_DEFAULT = 1 << 30
+"""Fits beside other programs on any machine of today, and most joins need no disk within it."""
+
+PUSH_FRACTION_DEFAULT = 0.3
+"""S4 4.4: balances the number of pushes and the results found during the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What to join and what may be used for it."""
+
+    sql: str
+    inputs: Mapping[str, str | Path]  # stream name to file or folder
+    output: Path | None  # a new or empty folder; None only counts and sums the checksum
+    name: str = "query"
+    memory_bytes: int = MEMORY_BYTES_DEFAULT  # state, queues and output together
+    processors: int = 1  # more than one: processes of a local cluster, `memory_bytes` each
+    policy: str | None = None  # None: disk for one processor, lazy-disk for more
+    victims: str = "least-productive"
+    push_fraction: float = PUSH_FRACTION_DEFAULT
+    productivity_half_life_s: float = 0.0  # of P_o; 0: it is a plain sum
+    partitions: int = PARTITIONS_DEFAULT
+    cleanup: Literal["spark", "local", "none"] = "spark"  # "none": keep the spill store for later
+    spill_dir: str | None = None  # path or URI; None: temporary, removed in the end
+
+    @property
+    def adapts_by(self) -> str:
+        """The policy, as given or by default."""
+        return self.policy or ("disk" if self.processors == 1 else "lazy-disk")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that was understood: open sources, one per input of the plan."""
+
+    plan: QueryPlan
+    sources: tuple[FileSource, ...]
+
+
+def prepare(request: RunRequest) -> Prepared:
+    """Open the inputs and plan the query; nothing is written. Raises DovetailError."""
+    check_name("query", request.name)
+    if request.processors == 1 and request.adapts_by not in ("disk", "none"):
+        raise ConfigError(
+            f"policy {request.policy!r} needs several processors",
+            remedy="give --processors 2, or --policy disk",
+        )
+    opened = {
+        check_name("stream", name): open_source(path) for name, path in request.inputs.items()
+    }
+    plan = plan_query(
+        request.sql,
+        {name: source.schema for name, source in opened.items()},
+        name=request.name,
+        partitions=request.partitions,
+    )
+    return Prepared(plan, tuple(opened[i.stream] for i in plan.inputs))

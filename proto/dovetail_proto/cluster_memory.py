@@ -1,0 +1,96 @@
+"""How the memory of one query on one processor is shared out, in a cluster.
+
+    limit ─┬─ what an instance needs, as in `dovetail_proto.memory`; the two batches per input
+           │  are the window of its link
+           ├─ per split hosted here: a batch being read, one being routed, and per peer a window
+           │  of what is on its way
+           ├─ if any split is hosted here: two batches that wait for credit, two that are held back
+           └─ state                 all the rest
+
+All but state is the query's own, from its start to its end. Memory for state is common to the
+queries of a processor (`dovetail_processor.cluster.sharing`); each has a minimum of it. The manager
+refuses a query for which a processor has less left than `smallest_limit`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from dovetail_proto.errors import MemoryLimitError
+from dovetail_proto.memory import Shares, divided, state_needed
+
+WINDOW_BATCHES = 2
+"""One is joined while the next is on its way."""
+
+SPLIT_BATCHES = 2
+"""One read, one routed."""
+
+WAITING_BATCHES = 2
+"""Of all splits of a query: wait for credit before a stream has to wait."""
+
+HELD_BATCHES = 2
+"""Of all splits of a query: held back for groups that are on their way. More is held back where
+memory for state is free."""
+
+STEP_BYTES = 64 << 10
+"""To this the smallest limit is found."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterShares:
+    """The bounds of one query on one processor, in bytes."""
+
+    shares: Shares  # `shares.limit` is what they were made of
+    window: int  # credit of one link
+    minimum: int  # of state: what it always has
+
+    @property
+    def fixed(self) -> int:
+        """Everything but state."""
+        return self.shares.queues
+
+
+def cluster_shares(
+    limit_bytes: int, *, inputs: int, partitions: int, hosted: int, peers: int
+) -> ClusterShares:
+    """Share out a limit; MemoryLimitError if it is too small."""
+    if not _fits(limit_bytes, inputs, partitions, hosted, peers):
+        smallest = smallest_limit(inputs=inputs, partitions=partitions, hosted=hosted, peers=peers)
+        raise MemoryLimitError(
+            f"memory of {limit_bytes:,} bytes is too small for {partitions} partitions of {inputs} "
+            f"inputs with {hosted} splits that feed {peers} processors",
+            remedy=f"give at least {smallest:,} bytes, or use fewer partitions or processors",
+            smallest_bytes=smallest,
+        )
+    found = _split(divided(limit_bytes, inputs), hosted, peers)
+    minimum = min(found.state, state_needed(inputs, partitions))
+    return ClusterShares(found, WINDOW_BATCHES * found.batch, minimum)
+
+
+def smallest_limit(*, inputs: int, partitions: int, hosted: int, peers: int) -> int:
+    """The least memory with which a query can start on a processor."""
+    low, high = 0, 1
+    while not _fits(high * STEP_BYTES, inputs, partitions, hosted, peers):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _fits(middle * STEP_BYTES, inputs, partitions, hosted, peers):
+            high = middle
+        else:
+            low = middle
+    return high * STEP_BYTES
+
+
+def _fits(limit_bytes: int, inputs: int, partitions: int, hosted: int, peers: int) -> bool:
+    """Whether groups fit at their smallest, and splits leave a quarter of that to state."""
+    alone = divided(limit_bytes, inputs)
+    if alone.state < state_needed(inputs, partitions):
+        return False
+    return _split(alone, hosted, peers).state >= alone.state // 4
+
+
+def _split(found: Shares, hosted: int, peers: int) -> Shares:
+    batches = hosted * (SPLIT_BATCHES + WINDOW_BATCHES * max(0, peers - 1))
+    if hosted:
+        batches += WAITING_BATCHES + HELD_BATCHES
+    return replace(found, state=found.state - batches * found.batch)
