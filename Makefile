@@ -78,7 +78,7 @@ compose-test: setup ## The compose cluster from nothing to an exact answer, wher
 
 proto: setup ## Generate the wire stubs from proto/dovetail_proto/v1/*.proto
 	@$(BIN)/python -m grpc_tools.protoc --proto_path=proto --python_out=proto --pyi_out=proto \
-		--grpc_python_out=proto proto/dovetail_proto/v1/*.proto
+		proto/dovetail_proto/v1/*.proto
 
 lock: ## Write constraints.txt anew: the newest libraries that pyproject.toml allows
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && .ci/make-venv "$(PYTHON)" "$$folder" \

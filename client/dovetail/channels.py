@@ -13,11 +13,7 @@ from dovetail_proto.feeds import Joined, QueryAt
 from dovetail_proto.ids import QueryName
 from dovetail_proto.transport import Security, Unreachable, call_metadata, open_channel, raised
 from dovetail_proto.wire.data import decode, encode
-
-_SERVICE = "/dovetail.v1.DataPlane"
-INGEST = f"{_SERVICE}/Ingest"
-AWAIT_JOINED = f"{_SERVICE}/AwaitJoined"
-READ_RESULTS = f"{_SERVICE}/ReadResults"
+from dovetail_proto.wire.methods import AWAIT_JOINED
 
 
 class Channels:

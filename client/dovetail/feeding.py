@@ -23,13 +23,14 @@ from functools import partial
 import grpc
 import pyarrow as pa
 
-from dovetail.channels import INGEST, Channels, told
+from dovetail.channels import Channels, told
 from dovetail_proto.arrow_bytes import to_bytes
 from dovetail_proto.errors import DovetailError
 from dovetail_proto.feeds import IngestAck, IngestBatch
 from dovetail_proto.ids import StreamName
 from dovetail_proto.transport import Unreachable
 from dovetail_proto.wire.data import decode, encode
+from dovetail_proto.wire.methods import INGEST
 
 WINDOW_BATCHES = 8
 """A home keeps four batches of a feed; as many again are on their way."""

@@ -17,7 +17,7 @@ from typing import Any, Self
 import grpc
 import pyarrow as pa
 
-from dovetail.channels import READ_RESULTS, Channels, told
+from dovetail.channels import Channels, told
 from dovetail_proto.admin import LogStatus
 from dovetail_proto.arrow_bytes import from_bytes
 from dovetail_proto.errors import ConfigError, DovetailError
@@ -26,6 +26,7 @@ from dovetail_proto.ids import LogName, QueryName
 from dovetail_proto.result_logs import Logs, away
 from dovetail_proto.transport import Unreachable
 from dovetail_proto.wire.data import decode, encode
+from dovetail_proto.wire.methods import READ_RESULTS
 
 AHEAD_BATCHES = 4
 """Batches that wait for the reader, of all logs together; what comes after waits there."""

@@ -22,8 +22,6 @@ from dovetail_proto.messages import ControlMessage, Join
 from dovetail_proto.transport import abort
 from dovetail_proto.wire import control as wire
 
-SERVICE = "dovetail.v1.Control"
-
 OUTGOING_MAX = 1024
 """Messages that wait for a slow processor; the moves of a busy second are far fewer."""
 
@@ -75,7 +73,7 @@ class ControlServer:
         self._cluster = cluster
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler]:
-        """For `transport.start_server`, under `SERVICE`."""
+        """For `transport.start_server`, under `CONTROL`."""
         return {"Attach": grpc.stream_stream_rpc_method_handler(self._attach)}
 
     def _attach(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:

@@ -25,11 +25,9 @@ from grpc_health.v1 import health
 from dovetail_manager.adaptation.snapshot import AdaptationSettings
 from dovetail_manager.admin.auth import Tokens, peer_refusal, refuse_open_bind
 from dovetail_manager.admin.grpc_face import HEALTH_SERVICE, AdminFace, health_handlers
-from dovetail_manager.admin.grpc_face import SERVICE as ADMIN_SERVICE
 from dovetail_manager.admin.service import AdminService
 from dovetail_manager.cleanups import MASTERS_DEFAULT
 from dovetail_manager.cluster import Cluster
-from dovetail_manager.control_server import SERVICE as CONTROL_SERVICE
 from dovetail_manager.control_server import ControlServer
 from dovetail_manager.moves.steps import MoveSettings
 from dovetail_manager.steering import SteeringSettings
@@ -37,6 +35,7 @@ from dovetail_manager.store import Store, open_store
 from dovetail_proto.errors import ConfigError, DovetailError
 from dovetail_proto.roots import Roots
 from dovetail_proto.transport import Security, start_server
+from dovetail_proto.wire.methods import ADMIN, CONTROL
 
 if TYPE_CHECKING:
     from dovetail_manager.admin.rest import RestServer
@@ -144,8 +143,8 @@ class ManagerServer:
                 s.listen,
                 s.security,
                 {
-                    CONTROL_SERVICE: ControlServer(self._cluster).handlers(),
-                    ADMIN_SERVICE: AdminFace(self.admin).handlers(),
+                    CONTROL: ControlServer(self._cluster).handlers(),
+                    ADMIN: AdminFace(self.admin).handlers(),
                     HEALTH_SERVICE: health_calls,
                 },
                 check=tokens.check,

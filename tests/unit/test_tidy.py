@@ -322,6 +322,12 @@ def lines_matching(pattern: str) -> list[str]:
     ]
 
 
+def test_no_path_of_a_grpc_call_is_spelled_out() -> None:
+    """They come from the protos, by `dovetail_proto.wire.methods`."""
+    problems = [line for line in lines_matching(r"dovetail\.v1\.[A-Z]") if ".py:" in line]
+    tell([p for p in problems if not p.startswith(("tests/", "proto/dovetail_proto/v1/"))], "path")
+
+
 def test_no_work_is_left_as_a_note_in_the_code() -> None:
     """What is to be done belongs in the issue tracker; code that is not done is not merged."""
     tell(lines_matching(r"\b(TODO|FIXME|XXX|HACK)\b"), "notes of unfinished work")

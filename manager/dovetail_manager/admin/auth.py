@@ -15,6 +15,7 @@ from enum import StrEnum
 from dovetail_proto import certificate_roles
 from dovetail_proto.errors import ConfigError, DovetailError, Forbidden, Unauthenticated
 from dovetail_proto.transport import Security
+from dovetail_proto.wire.methods import ADMIN, CONTROL, path
 
 TOKEN_CHARS_MAX = 4096
 """What a header may hold; tokens are some forty characters."""
@@ -28,7 +29,7 @@ class Role(StrEnum):
 
 
 READING_CALLS = frozenset(
-    f"/dovetail.v1.Admin/{verb}"
+    path(ADMIN, verb)
     for verb in (
         "GetQuery",
         "GetCleanup",
@@ -43,9 +44,6 @@ READING_CALLS = frozenset(
     )
 )
 """gRPC calls that change nothing."""
-
-CONTROL = "/dovetail.v1.Control/"
-"""What processors call; nobody else may."""
 
 HEALTH = "/grpc.health.v1.Health/"
 """The standard health service: whoever watches processes has no token."""
@@ -113,7 +111,7 @@ def peer_refusal(method: str, name: str) -> DovetailError | None:
     """The gate of gRPC where a certificate's common name is the role (`transport.PeerCheck`)."""
     if method.startswith(HEALTH):
         return None
-    if method.startswith(CONTROL):
+    if method.startswith(f"/{CONTROL}/"):  # what processors call; nobody else may
         return certificate_roles.refusal(name, certificate_roles.SERVER)
     return read_or_admin_refusal(name, reads=method in READING_CALLS)
 

@@ -17,8 +17,8 @@ from dovetail_proto import admin as a
 from dovetail_proto.errors import ConfigError, Domain, DovetailError, QueryError, Refusal
 from dovetail_proto.transport import Unreachable, abort
 from dovetail_proto.wire import admin as wire
+from dovetail_proto.wire.methods import ADMIN, CONTROL
 
-SERVICE = "dovetail.v1.Admin"
 HEALTH_SERVICE = "grpc.health.v1.Health"
 
 WATCH_S = 1.0
@@ -38,7 +38,7 @@ class AdminFace:
         self._service = service
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler]:
-        """For `transport.start_server`, under `SERVICE`."""
+        """For `transport.start_server`, under `ADMIN`."""
         s = self._service
         verbs: dict[str, tuple[type, Callable[[Any], Any]]] = {
             "CreateStream": (a.CreateStream, s.create_stream),
@@ -114,7 +114,7 @@ def _answering(
 def health_handlers() -> tuple[health.HealthServicer, dict[str, grpc.RpcMethodHandler]]:
     """The standard health service, serving, and its handlers under `HEALTH_SERVICE`."""
     servicer = health.HealthServicer()
-    for name in ("", SERVICE, "dovetail.v1.Control"):
+    for name in ("", ADMIN, CONTROL):
         servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
     request = health_pb2.HealthCheckRequest.FromString
     response = health_pb2.HealthCheckResponse.SerializeToString

@@ -19,10 +19,7 @@ from dovetail_proto.ids import ProcessorId, SplitId
 from dovetail_proto.messages import ReceivePartitions
 from dovetail_proto.transport import Security, Unreachable, call_metadata, open_channel, raised
 from dovetail_proto.wire import data as wire
-
-FEED = "/dovetail.v1.DataPlane/Feed"
-RECEIVE_PARTITIONS = "/dovetail.v1.DataPlane/ReceivePartitions"
-KEEP_RESULTS = "/dovetail.v1.DataPlane/KeepResults"
+from dovetail_proto.wire.methods import FEED, KEEP_RESULTS, RECEIVE_PARTITIONS
 
 SEND_TIMEOUT_S = 30.0
 """For one chunk of a move: some megabytes on the slowest link that is worth having."""

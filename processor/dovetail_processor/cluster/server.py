@@ -46,12 +46,10 @@ from dovetail_proto.transport import (
     start_server,
 )
 from dovetail_proto.wire import control as wire
+from dovetail_proto.wire.methods import ATTACH, DATA_PLANE, LINK_CALLS
 
-ATTACH = "/dovetail.v1.Control/Attach"
 RETRY_S = 0.3
 LOOK_UP_S = 0.5
-LINK_CALLS = frozenset({"Feed", "ReceivePartitions", "KeepResults"})
-"""What processors ask of each other."""
 
 UNHEARD_S_MAX = 30.0
 """How long a processor that is to end waits for a manager that cannot be reached: to start one
@@ -112,7 +110,7 @@ class ProcessorServer:
                 f"data folder {str(s.data_dir)!r} cannot be made: {e.strerror}",
                 remedy="name a folder that can be written",
             ) from e
-        services = {"dovetail.v1.DataPlane": self._data_plane.handlers()}
+        services = {DATA_PLANE: self._data_plane.handlers()}
         self._server, port = start_server(
             s.listen, s.security, services, peers=_peer_refusal, threads=256
         )
@@ -323,7 +321,7 @@ class ProcessorServer:
 
 def _peer_refusal(method: str, name: str) -> DovetailError | None:
     """Only processors link and hand over; clients send, wait and read, also through the manager."""
-    if method.rpartition("/")[2] in LINK_CALLS:
+    if method in LINK_CALLS:
         return certificate_roles.refusal(name, certificate_roles.SERVER)
     return certificate_roles.refusal(name, certificate_roles.SERVER, certificate_roles.CLIENT)
 

@@ -28,10 +28,7 @@ from dovetail_proto.errors import Domain, DovetailError, Refusal
 from dovetail_proto.ids import QueryName, StreamName
 from dovetail_proto.transport import Security, Unreachable, call_metadata, open_channel, raised
 from dovetail_proto.wire.data import BATCH_BYTES_MAX, decode, encode
-
-INGEST = "/dovetail.v1.DataPlane/Ingest"
-AWAIT_JOINED = "/dovetail.v1.DataPlane/AwaitJoined"
-READ_RESULTS = "/dovetail.v1.DataPlane/ReadResults"
+from dovetail_proto.wire.methods import AWAIT_JOINED, INGEST, READ_RESULTS
 
 HELD_BYTES_MAX = 4 * BATCH_BYTES_MAX
 """Of bodies on their way: enough to keep several feeds busy, small beside a machine."""
