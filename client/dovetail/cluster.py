@@ -31,9 +31,6 @@ from dovetail_proto.errors import ConfigError, Domain, Refusal
 from dovetail_proto.query import PARTITIONS_DEFAULT
 from dovetail_proto.transport import Security
 
-START_TIMEOUT_S = 60.0
-"""A processor starts a query within a heartbeat; longer is one that is in trouble."""
-
 
 class Cluster:
     """One cluster. Close it, or use it as a context, to let its connections go.
@@ -154,7 +151,9 @@ class Cluster:
         "4GB") tells `active-disk` how much may come. The rest says when and what is
         pushed to disk, where None is the cluster's setting; see docs/adaptation.md.
 
-        QueryError if the SQL cannot be planned, Refusal if the name is taken.
+        QueryError if the SQL cannot be planned, Refusal if the name is taken or the query fails at
+        once; of domain `busy` if it is submitted and a processor, which the error names, has not
+        heard of it.
         """
         size = expected_state
         request = a.Submit(
@@ -176,9 +175,7 @@ class Cluster:
             productivity_half_life_s=productivity_half_life_s,
         )
         self.admin.submit(request)
-        query = self._query(name)
-        query.started(START_TIMEOUT_S)
-        return query
+        return self._query(name)
 
     def query(self, name: str) -> Query:
         """A query that was submitted before; Refusal if there is none."""

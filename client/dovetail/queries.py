@@ -260,24 +260,6 @@ class Query:
 
     # Parts ----------------------------------------------------------------------------------------
 
-    def started(self, timeout_s: float) -> None:
-        """Wait until every processor runs it: what is sent from then on is seen."""
-        until_s = time.monotonic() + timeout_s
-        while True:
-            status = self.status()
-            _refuse_if_failed(status)
-            members = self._admin.get_cluster().processors
-            here = {i.processor for i in status.instances}
-            late = [m.name for m in members if m.state == "alive" and m.name not in here]
-            if not late:
-                return
-            if time.monotonic() > until_s:
-                raise Unreachable(
-                    f"query {self.name!r} has not started on processor {late[0]!r}",
-                    remedy="see that processor's log",
-                )
-            time.sleep(POLL_S)
-
     def stop_reading(self) -> None:
         """End all reading of results that was begun here."""
         for read in list(self._open):

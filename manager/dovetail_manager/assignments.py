@@ -61,9 +61,12 @@ class Assignments:
 
     def known_everywhere(self, version: int) -> bool:
         """Whether every member carries out `version` or a later one."""
-        return all(
-            self._known.get(m.processor, 0) >= version for m in self._steering.membership.alive()
-        )
+        return not self.unaware(version)
+
+    def unaware(self, version: int) -> list[ProcessorId]:
+        """Members that do not carry out `version` or a later one yet."""
+        members = [m.processor for m in self._steering.membership.alive()]
+        return [p for p in members if self._known.get(p, 0) < version]
 
     def due(self, now_s: float) -> list[Send]:
         """Assignments to send now."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -39,12 +39,13 @@ from dovetail_proto.transport import Unreachable
 EVENTS_QUEUED_MAX = 10_000
 """Messages that wait for the machine; a full queue stops the reading of control streams."""
 
-TOLD_S_MAX = 5.0
-"""How long a call waits for processors to know of it: some heartbeats. A processor that is slower
-hears it later, or is declared dead."""
-
 CALL_TIMEOUT_S = 30.0
 """Longer than the store's own patience: beyond it, the store is away."""
+
+TOLD_S_MAX = 25.0
+"""How long a call may take until every processor knows of it. A silent processor is declared dead
+long before, unless the operator has chosen otherwise; below `CALL_TIMEOUT_S`, so that the caller
+hears who does not know."""
 
 TICK_S_MAX = 1.0
 """The machine is given the time at least this often."""
@@ -74,9 +75,9 @@ class _Waiting:
     answer: Future[Any]
     value: Any
     revision: int  # that must be durable
-    told: bool  # whether processors must know of it as well
+    told: str  # what processors must know as well; empty: nothing
+    until_s: float  # when they are waited for no longer
     version: int = 0  # of the assignment that they must know; 0 until the write is durable
-    until_s: float = float("inf")  # when they are waited for no longer
 
 
 class Stopped(Unreachable):
@@ -137,13 +138,16 @@ class Cluster:
     # From other threads ---------------------------------------------------------------------------
 
     def call(
-        self, verb: Callable[[Governor, float], tuple[T, Iterable[Output]]], *, told: bool = False
+        self, verb: Callable[[Governor, float], tuple[T, Iterable[Output]]], *, told: str = ""
     ) -> T:
         """Run `verb` on the machine's thread; returns its value when its writes are durable.
 
-        With `told`, when every processor carries it out, or after `TOLD_S_MAX`. Raises what the
-        verb raises; Stopped if the manager has ended, Unreachable if the store does not answer
-        (the writes are then done when it does).
+        With `told`, which says what is done then ("query 'q' is submitted"), when every member
+        carries it out: a processor that is declared dead is none. Refusal of domain `busy` that
+        names who does not know if that takes longer than `TOLD_S_MAX`; it stays done.
+
+        Raises what the verb raises; Stopped if the manager has ended, Unreachable if the store does
+        not answer (the writes are then done when it does).
         """
         answer: Future[T] = self._awaited()
 
@@ -157,7 +161,7 @@ class Cluster:
             journal = self._governor.steering.journal
             self._act(self._governor.effects(outputs, now_s))
             revision = journal.revision + len(journal.queue)
-            self._waiting.append(_Waiting(answer, value, revision, told))
+            self._waiting.append(_Waiting(answer, value, revision, told, now_s + TOLD_S_MAX))
 
         self._post(run)
         try:
@@ -303,13 +307,15 @@ class Cluster:
         assignments = self._governor.assignments
         left: list[_Waiting] = []
         for w in self._waiting:
-            done = w.revision <= self._governor.steering.journal.revision
-            if done and w.told:
-                if not w.version:
-                    w.version, w.until_s = assignments.version, now_s + TOLD_S_MAX
-                done = assignments.known_everywhere(w.version) or now_s >= w.until_s
-            if done:
+            if w.revision > self._governor.steering.journal.revision:
+                left.append(w)
+                continue
+            w.version = w.version or assignments.version
+            unaware = assignments.unaware(w.version) if w.told else []
+            if not unaware:
                 w.answer.set_result(w.value)
+            elif now_s >= w.until_s:
+                w.answer.set_exception(_unheard(w.told, unaware))
             else:
                 left.append(w)
         self._waiting = left
@@ -335,3 +341,14 @@ class Cluster:
         for answer in left:
             answer.set_exception(stopped)
         self.on_end()
+
+
+def _unheard(done: str, unaware: Sequence[ProcessorId]) -> Refusal:
+    names = ", ".join(map(repr, unaware))
+    return Refusal(
+        Domain.BUSY,
+        f"{done}, but within {TOLD_S_MAX:g} s it was not heard of by processor {names}",
+        remedy="see the log there; it is told again until it knows, and rows that are sent before "
+        "may be missed",
+        reason="busy",
+    )

@@ -86,7 +86,7 @@ class AdminService:
         return self._do(
             lambda g, now_s: g.create_stream(name, schema, path, now_s=now_s),
             lambda g: status.stream_status(g, name),
-            told=True,
+            told=f"stream {name!r} is created",
         )
 
     def end_stream(self, ref: a.StreamRef) -> a.StreamStatus:
@@ -106,7 +106,7 @@ class AdminService:
             last = status.stream_status(g, ref.name)
             return last, g.drop_stream(StreamName(ref.name), now_s=now_s)
 
-        return self._cluster.call(drop, told=True)
+        return self._cluster.call(drop, told=f"stream {ref.name!r} is dropped")
 
     def get_stream(self, ref: a.StreamRef) -> a.StreamStatus:
         """One stream."""
@@ -124,7 +124,8 @@ class AdminService:
         """Plan a query over the declared streams and start it on all processors.
 
         Returns when they run it, so that it sees every row that is sent from then on. ConfigError
-        or QueryError if it cannot be planned; Refusal if the name is taken.
+        or QueryError if it cannot be planned; Refusal if the name is taken, if it fails at once, or
+        (of domain `busy`) if it is submitted and a processor does not hear of it.
         """
         name = QueryName(check_name("query", request.name))
         schemas = self._cluster.look(
@@ -145,7 +146,7 @@ class AdminService:
             spill_root=self._spill_root,
             created_s=self._cluster.now_s(),
         )
-        return self._do(
+        self._do(
             lambda g, now_s: g.submit(
                 spec,
                 disk=disk_of(request, g.steering.settings.adaptation),
@@ -153,9 +154,18 @@ class AdminService:
                 expected_bytes=request.expected_state_bytes or None,
                 now_s=now_s,
             ),
-            lambda g: status.query_status(g, name),
-            told=True,
+            lambda g: None,
+            told=f"query {name!r} is submitted",
         )
+        made = self.get_query(a.QueryRef(name))
+        if made.state == "failed":
+            raise Refusal(
+                Domain.QUERY,
+                f"query {name!r} has failed: {made.cause}",
+                remedy="drop it and submit it again",
+                reason="state",
+            )
+        return made
 
     def close_query(self, ref: a.QueryRef) -> a.QueryStatus:
         """Take nothing more in and close it; returns at once, `get_query` tells when it is done."""
@@ -344,7 +354,7 @@ class AdminService:
         verb: Callable[[Governor, float], Iterable[Output]],
         tell: Callable[[Governor], T],
         *,
-        told: bool = False,
+        told: str = "",
     ) -> T:
         """Run a verb until it is durable (and processors know); what there was to tell of it."""
 
