@@ -18,6 +18,7 @@ import httpx
 
 from dovetail.channels import closed
 from dovetail_proto import admin as a
+from dovetail_proto import certificate_roles
 from dovetail_proto.errors import ConfigError
 from dovetail_proto.transport import Security, Unreachable, error_from
 
@@ -230,9 +231,26 @@ def _trust(security: Security) -> ssl.SSLContext | bool:
         context = ssl.create_default_context(cafile=str(security.authority))
         if security.certificate is not None and security.key is not None:
             context.load_cert_chain(str(security.certificate), str(security.key))
+        if security.shows_role:
+            context.sslsocket_class = _ToManager
     except (OSError, ssl.SSLError) as e:
         raise ConfigError(
             f"TLS cannot be set up with {str(security.authority)!r}: {e}",
             remedy="see `dovetail certs init`",
         ) from e
     return context
+
+
+class _ToManager(ssl.SSLSocket):
+    """Talks to a manager's certificate alone, beside its being good for the host."""
+
+    def do_handshake(self, block: bool = False) -> None:
+        """Before anything of ours is sent."""
+        super().do_handshake(block)
+        shown: Mapping[str, Any] = self.getpeercert() or {}
+        names = [v for part in shown.get("subject", ()) for k, v in part if k == "commonName"]
+        if names != [certificate_roles.MANAGER]:
+            wanted = certificate_roles.MANAGER
+            raise ssl.SSLCertVerificationError(
+                f"a certificate of {' '.join(names)!r} answers, not one of {wanted!r}"
+            )

@@ -2,12 +2,13 @@
 
     DIR/ca.pem      who signs; every process and client gets it
     DIR/ca.key      signs further certificates; keep it away from the cluster
-    DIR/server.pem, server.key    for the manager and the processors
+    DIR/manager.pem, manager.key        for the manager
+    DIR/processor.pem, processor.key    for the processors
     DIR/client.pem, client.key    for people and programs, where servers ask for one
     DIR/reader.pem, reader.key    likewise, for those who may only look
 
 Keys are elliptic (P-256), unencrypted, and readable by their owner alone. Servers dial each other
-and are dialled, so their certificate serves both ways; a client's cannot pose as a server.
+and are dialled, so their certificates serve both ways; a client's cannot pose as a server.
 The common name is the role where no token is set (`dovetail_proto.certificate_roles`).
 """
 
@@ -37,7 +38,10 @@ DAYS = 825
 BACKDATED = datetime.timedelta(minutes=5)
 """Machines' clocks differ: a certificate made just now must hold on the next one."""
 
-FILES = tuple(f"{n}.{e}" for n in ("ca", "server", "client", "reader") for e in ("pem", "key"))
+SERVERS = {"manager": certificate_roles.MANAGER, "processor": certificate_roles.PROCESSOR}
+CALLERS = {"client": certificate_roles.CLIENT, "reader": certificate_roles.READER}
+
+FILES = tuple(f"{n}.{e}" for n in ("ca", *SERVERS, *CALLERS) for e in ("pem", "key"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ class _Signer:
 
 
 def init(folder: Path, hosts: Sequence[str] = ()) -> tuple[str, ...]:
-    """Make an authority and its certificates in `folder`; the hosts that the server's is good for.
+    """Make an authority and its certificates in `folder`; the hosts that servers' are good for.
 
     ConfigError if a host is none or if a file is already there: nothing is written then.
     """
@@ -60,17 +64,13 @@ def init(folder: Path, hosts: Sequence[str] = ()) -> tuple[str, ...]:
             remedy="name a new folder; certificates are never overwritten",
         )
     authority = _authority()
-    server = _signed(
-        authority,
-        certificate_roles.SERVER,
-        (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
-        subjects,
-    )
-    client, reader = (
-        _signed(authority, role, (ExtendedKeyUsageOID.CLIENT_AUTH,), [])
-        for role in (certificate_roles.CLIENT, certificate_roles.READER)
-    )
-    made = {"ca": authority, "server": server, "client": client, "reader": reader}
+    both = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+    made = {"ca": authority}
+    for name, role in SERVERS.items():
+        known_as = [*subjects, x509.DNSName(certificate_roles.host_name(role))]
+        made[name] = _signed(authority, role, both, known_as)
+    for name, role in CALLERS.items():
+        made[name] = _signed(authority, role, (ExtendedKeyUsageOID.CLIENT_AUTH,), [])
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for name, signer in made.items():

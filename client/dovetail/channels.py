@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 
+from dovetail_proto import certificate_roles
 from dovetail_proto.errors import Domain, DovetailError, Refusal
 from dovetail_proto.feeds import Joined, QueryAt
 from dovetail_proto.ids import QueryName
@@ -69,7 +70,9 @@ class Channels:
             if self._closed:
                 raise closed()
             if address not in self._open:
-                self._open[address] = open_channel(address, self._security)
+                self._open[address] = open_channel(
+                    address, self._security, to=certificate_roles.PROCESSOR
+                )
             return self._open[address]
 
 

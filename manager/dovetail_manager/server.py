@@ -32,6 +32,7 @@ from dovetail_manager.control_server import ControlServer
 from dovetail_manager.moves.steps import MoveSettings
 from dovetail_manager.steering import SteeringSettings
 from dovetail_manager.store import Store, open_store
+from dovetail_proto import certificate_roles
 from dovetail_proto.errors import ConfigError, DovetailError
 from dovetail_proto.roots import Roots
 from dovetail_proto.transport import Security, start_server
@@ -118,6 +119,8 @@ class ManagerServer:
         s = self.settings
         tokens = Tokens(s.security.token, s.read_token)
         refuse_open_bind(_host(s.listen), tokens, s.security)
+        if s.security.by_certificate and s.security.certificate is not None:
+            certificate_roles.check_own(s.security.certificate, certificate_roles.MANAGER)
         for address in filter(None, (s.listen, s.rest)):
             check_free(address)
         self._store = open_store(s.store)

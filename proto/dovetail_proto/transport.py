@@ -18,7 +18,7 @@ from typing import Any
 
 import grpc
 
-from dovetail_proto import errors
+from dovetail_proto import certificate_roles, errors
 from dovetail_proto.errors import ConfigError, Domain, DovetailError, Refusal
 
 MESSAGE_BYTES_MAX = 68 << 20
@@ -59,19 +59,31 @@ class Security:
     @property
     def by_certificate(self) -> bool:
         """Whether a server knows what a caller may do by its certificate alone."""
-        return self.mutual and self.certificate is not None and not self.token
+        return self.mutual and self.shows_role
+
+    @property
+    def shows_role(self) -> bool:
+        """Whether a certificate, not a token, tells others what this process may do."""
+        return self.certificate is not None and not self.token
 
 
-def open_channel(address: str, security: Security) -> grpc.Channel:
-    """A channel to a server; it connects when first used, and again whenever it must."""
+def open_channel(
+    address: str, security: Security, *, to: str = certificate_roles.MANAGER
+) -> grpc.Channel:
+    """A channel to a server; it connects when first used, and again whenever it must.
+
+    `to` is the server's role (`certificate_roles`): by certificate, nobody else is talked to.
+    """
     if security.authority is None:
         return grpc.insecure_channel(address, options=OPTIONS)
+    named = ("grpc.ssl_target_name_override", certificate_roles.host_name(to))
+    options = [*OPTIONS, named] if security.shows_role else OPTIONS
     credentials = grpc.ssl_channel_credentials(
         _pem(security.authority),
         _pem(security.key) if security.key else None,
         _pem(security.certificate) if security.certificate else None,
     )
-    return grpc.secure_channel(address, credentials, options=OPTIONS)
+    return grpc.secure_channel(address, credentials, options=options)
 
 
 def call_metadata(security: Security) -> list[tuple[str, str]]:

@@ -21,8 +21,8 @@ def test_a_cluster_joins_over_tls(mutual: bool, tmp_path: Path) -> None:
     security = Security(
         token="all",
         authority=folder / "ca.pem",
-        certificate=folder / "server.pem",
-        key=folder / "server.key",
+        certificate=folder / "manager.pem",
+        key=folder / "manager.key",
         mutual=mutual,
     )
     left, right = pair(seed=5)

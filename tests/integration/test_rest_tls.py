@@ -29,8 +29,8 @@ def security(folder: Path, *, mutual: bool) -> Security:
     """A server's."""
     return Security(
         authority=folder / "ca.pem",
-        certificate=folder / "server.pem",
-        key=folder / "server.key",
+        certificate=folder / "manager.pem",
+        key=folder / "manager.key",
         mutual=mutual,
     )
 
@@ -71,6 +71,6 @@ def test_files_that_will_not_do_are_refused_by_name(folder: Path, tmp_path: Path
     service = AdminStandIn.__new__(AdminStandIn)
     (tmp_path / "not.pem").write_text("nothing")
     for path in (tmp_path / "gone.pem", tmp_path / "not.pem", folder / "client.pem"):
-        shown = Security(certificate=path, key=folder / "server.key")
+        shown = Security(certificate=path, key=folder / "manager.key")
         with pytest.raises(ConfigError, match=path.name):
             serve(service, RestSettings("127.0.0.1:0"), Tokens(), shown)

@@ -24,7 +24,7 @@ def test_the_authority_signs_every_certificate(tmp_path: Path) -> None:
     """And they hold now, for years."""
     certificates.init(tmp_path)
     authority = load(tmp_path / "ca.pem")
-    for name in ("ca.pem", "server.pem", "client.pem", "reader.pem"):
+    for name in ("ca.pem", "manager.pem", "processor.pem", "client.pem", "reader.pem"):
         made = load(tmp_path / name)
         made.verify_directly_issued_by(authority)
         assert made.not_valid_before_utc < datetime.now(UTC) < made.not_valid_after_utc
@@ -34,10 +34,12 @@ def test_a_server_is_good_for_its_hosts_and_a_client_cannot_pose_as_one(tmp_path
     """Names and addresses given with --host are added to those of this machine."""
     named = certificates.init(tmp_path, ["manager.example", "10.0.0.1", "localhost"])
     assert named == ("localhost", "127.0.0.1", "::1", "manager.example", "10.0.0.1")
-    server = load(tmp_path / "server.pem").extensions
-    hosts = server.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert hosts.get_values_for_type(x509.DNSName) == ["localhost", "manager.example"]
-    assert [str(a) for a in hosts.get_values_for_type(x509.IPAddress)][2] == "10.0.0.1"
+    for role in ("manager", "processor"):
+        server = load(tmp_path / f"{role}.pem").extensions
+        hosts = server.get_extension_for_class(x509.SubjectAlternativeName).value
+        known_as = ["localhost", "manager.example", f"{role}.dovetail.internal"]
+        assert hosts.get_values_for_type(x509.DNSName) == known_as
+        assert [str(a) for a in hosts.get_values_for_type(x509.IPAddress)][2] == "10.0.0.1"
     client = load(tmp_path / "client.pem").extensions
     uses = client.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert list(uses) == [ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -77,7 +79,7 @@ def test_the_command_says_what_it_made(tmp_path: Path) -> None:
     """For people and as JSON; a second time it is refused."""
     done = dovetail("certs", "init", tmp_path / "a", "--host", "m.example", "--json")
     assert done.json["hosts"][-1] == "m.example"
-    assert Path(done.json["files"]["server.key"]).exists()
+    assert Path(done.json["files"]["manager.key"]).exists()
     assert "m.example" not in dovetail("certs", "init", tmp_path / "b").out
     again = dovetail("certs", "init", tmp_path / "a")
     assert again.code == 2

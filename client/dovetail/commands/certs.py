@@ -25,7 +25,7 @@ def init(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Make a small authority, a server's and a client's certificate; overwrites nothing."""
+    """Make a small authority and a certificate for each role; overwrites nothing."""
     from dovetail import certificates
 
     named = certificates.init(directory, hosts or ())
@@ -35,7 +35,9 @@ def init(
         return
     print(f"made in {directory}: {', '.join(certificates.FILES)}")
     print(f"servers may be reached as: {', '.join(named)}")
-    print(f'servers: tls_authority = "{files["ca.pem"]}"')
-    print(f'         tls_certificate = "{files["server.pem"]}"')
-    print(f'         tls_key = "{files["server.key"]}"')
-    print(f'clients: tls_authority = "{files["ca.pem"]}", and with tls_mutual client.pem and .key')
+    print(f'everyone:   tls_authority = "{files["ca.pem"]}"')
+    for name in certificates.SERVERS:
+        label = f"{name}:".ljust(11)
+        print(f'{label} tls_certificate = "{files[f"{name}.pem"]}"')
+        print(f'{" " * 11} tls_key = "{files[f"{name}.key"]}"')
+    print("clients:    client.pem and client.key, or reader's, where servers have tls_mutual")

@@ -112,7 +112,7 @@ def peer_refusal(method: str, name: str) -> DovetailError | None:
     if method.startswith(HEALTH):
         return None
     if method.startswith(f"/{CONTROL}/"):  # what processors call; nobody else may
-        return certificate_roles.refusal(name, certificate_roles.SERVER)
+        return certificate_roles.refusal(name, certificate_roles.PROCESSOR)
     return read_or_admin_refusal(name, reads=method in READING_CALLS)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 import grpc
 
+from dovetail_proto import certificate_roles
 from dovetail_proto.errors import Refusal
 from dovetail_proto.feeds import LinkAck, LinkFrame, LogPiece
 from dovetail_proto.ids import ProcessorId, SplitId
@@ -105,7 +106,9 @@ class Peers:
         if address is None:
             return None
         if to not in self._channels:
-            self._channels[to] = open_channel(address, self._security)
+            self._channels[to] = open_channel(
+                address, self._security, to=certificate_roles.PROCESSOR
+            )
         return self._channels[to]
 
 

@@ -101,8 +101,10 @@ class ProcessorServer:
         self._peak_rss_bytes = 0
 
     def start(self) -> None:
-        """Listen, attach to the manager, work."""
+        """Listen, attach to the manager, work. ConfigError if a setting cannot be worked with."""
         s = self._settings
+        if s.security.by_certificate and s.security.certificate is not None:
+            certificate_roles.check_own(s.security.certificate, certificate_roles.PROCESSOR)
         try:
             s.data_dir.mkdir(parents=True, exist_ok=True)
         except OSError as e:
@@ -200,13 +202,14 @@ class ProcessorServer:
 
     def _attach(self) -> None:
         """Hold the line to the manager."""
-        with open_channel(self._settings.manager, self._settings.security) as channel:
+        security = self._settings.security
+        with open_channel(self._settings.manager, security) as channel:
             attach = channel.stream_stream(ATTACH)
             while not self._over.is_set():
                 line: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
                 line.put(wire.encode(self.name, self._join_message()))
                 try:
-                    calls = attach(_lines(line), metadata=call_metadata(self._settings.security))
+                    calls = attach(_lines(line), metadata=call_metadata(security))
                     self._line = line
                     for data in calls:
                         self._hear(data)
@@ -322,8 +325,8 @@ class ProcessorServer:
 def _peer_refusal(method: str, name: str) -> DovetailError | None:
     """Only processors link and hand over; clients send, wait and read, also through the manager."""
     if method in LINK_CALLS:
-        return certificate_roles.refusal(name, certificate_roles.SERVER)
-    return certificate_roles.refusal(name, certificate_roles.SERVER, certificate_roles.CLIENT)
+        return certificate_roles.refusal(name, certificate_roles.PROCESSOR)
+    return certificate_roles.refusal(name, certificate_roles.MANAGER, certificate_roles.CLIENT)
 
 
 def _lines(line: queue.SimpleQueue[bytes | None]) -> Iterator[bytes]:

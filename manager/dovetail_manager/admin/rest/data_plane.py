@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from dovetail_manager.admin.rest.results import Piece, read_piece
 from dovetail_manager.admin.rest.room import Room
-from dovetail_proto import feeds
+from dovetail_proto import certificate_roles, feeds
 from dovetail_proto.errors import Domain, DovetailError, Refusal
 from dovetail_proto.ids import QueryName, StreamName
 from dovetail_proto.transport import Security, Unreachable, call_metadata, open_channel, raised
@@ -256,7 +256,9 @@ class DataPlane:
             for gone in self._channels.keys() - live:
                 self._channels.pop(gone).close()
             if address not in self._channels:
-                self._channels[address] = open_channel(address, self._security)
+                self._channels[address] = open_channel(
+                    address, self._security, to=certificate_roles.PROCESSOR
+                )
             return self._channels[address]
 
 
