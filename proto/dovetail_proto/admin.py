@@ -1,16 +1,31 @@
 """What people's programs ask of a cluster, and what it answers: the verbs of `Admin`, once.
 
-REST and gRPC are two faces of these types. Requests come from outside and are checked by
-`wire.admin`; whether a request makes sense now (does that query exist?) is the manager's business.
+REST and gRPC are two faces of these types and are made from them: a field's type says how
+`wire.admin` checks it, and its note is what the OpenAPI document says of it. Whether a request
+makes sense now (does that query exist?) is the manager's business.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 from dovetail_proto import cleanups
 from dovetail_proto.query import PARTITIONS_DEFAULT
+from dovetail_proto.wire.fields import (
+    Checksum,
+    Group,
+    Groups,
+    Log,
+    Move,
+    Name,
+    PartitionCount,
+    Positive,
+    Run,
+    Sql,
+    Weights,
+)
 
 CLEANUP_BYTES_DEFAULT = cleanups.CLEANUP_BYTES_DEFAULT
 StartCleanup = cleanups.StartCleanup
@@ -26,7 +41,7 @@ class Everything:
 class CreateStream:
     """Declare a stream by its Arrow IPC schema."""
 
-    name: str
+    name: Name
     schema: bytes
     path: str = ""  # the home reads this file or folder; empty: programs send
 
@@ -35,21 +50,21 @@ class CreateStream:
 class StreamRef:
     """A stream by its name."""
 
-    name: str
+    name: Name
 
 
 @dataclass(frozen=True, slots=True)
 class QueryRef:
     """A query by its name."""
 
-    name: str
+    name: Name
 
 
 @dataclass(frozen=True, slots=True)
 class DropQuery:
     """Forget a query, and remove its result logs and its state on disk unless they are kept."""
 
-    name: str
+    name: Name
     keep: bool = False
 
 
@@ -57,7 +72,7 @@ class DropQuery:
 class ProcessorRef:
     """A processor by its name."""
 
-    name: str
+    name: Name
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +84,11 @@ class Submit:
     data. The other fields say how state goes to disk where the policy lets it.
     """
 
-    name: str
-    sql: str
-    partitions: int = PARTITIONS_DEFAULT
-    weights: tuple[float, ...] = ()
-    policy: str = "lazy-disk"
+    name: Name
+    sql: Sql
+    partitions: PartitionCount = PARTITIONS_DEFAULT
+    weights: Weights = ()
+    policy: Name = "lazy-disk"
     expected_state_bytes: int = 0  # 0: not known
     results: str = ""
     counting: bool = False
@@ -89,17 +104,17 @@ class Submit:
 class MoveGroups:
     """Move groups of a query to a processor."""
 
-    query: str
-    groups: tuple[int, ...]
-    to: str
+    query: Name
+    groups: Groups
+    to: Name
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
     """Keep groups where they are, or let them go again."""
 
-    query: str
-    groups: tuple[int, ...]
+    query: Name
+    groups: Groups
     pinned: bool
 
 
@@ -107,7 +122,7 @@ class Pin:
 class Rebalance:
     """Decide now; with `dry_run`, only tell what would be done."""
 
-    query: str
+    query: Name
     dry_run: bool
 
 
@@ -115,23 +130,23 @@ class Rebalance:
 class SetPolicy:
     """Adapt a query by another policy from now on."""
 
-    query: str
-    policy: str
+    query: Name
+    policy: Name
 
 
 @dataclass(frozen=True, slots=True)
 class StreamStatus:
     """A stream, how far it has come, and where programs send its rows."""
 
-    name: str
+    name: Name
     schema: bytes
     rows: int
-    ended: bool  # nothing more may be sent, or its file is read
-    drained: bool  # ended, and all its rows are on their way to the queries
-    home: str  # the processor that takes its rows
-    address: str  # of the home's data plane; empty while the home is away
-    path: str  # the file or folder that is read; empty: programs send
-    created_s: float  # since 1970, as all times here
+    ended: Annotated[bool, "nothing more may be sent, or its file is read"]
+    drained: Annotated[bool, "ended, and all its rows are on their way to the queries"]
+    home: Annotated[Name, "the processor that takes its rows"]
+    address: Annotated[str, "of the home's data plane; empty while the home is away"]
+    path: Annotated[str, "the file or folder that is read; empty: programs send"]
+    created_s: Annotated[float, "since 1970, as all times here"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +161,7 @@ class InputStatus:
     """One input of a query."""
 
     alias: str
-    stream: str
+    stream: Name
     rows_in: int
 
 
@@ -154,14 +169,14 @@ class InputStatus:
 class InstanceStatus:
     """The part of a query on one processor, as it last reported it."""
 
-    processor: str
-    stage: str  # running, closed or failed
+    processor: Name
+    stage: Annotated[str, "running, closed or failed"]
     groups: int
     held_bytes: int
     spilled_bytes: int
     produced: int
     results: int
-    checksum: int
+    checksum: Checksum
     pushes: int
     spilled_groups: int
     queued_bytes: int
@@ -172,51 +187,47 @@ class InstanceStatus:
 class LogStatus:
     """A log of results; offsets in it hold, whoever keeps it."""
 
-    name: str
-    processor: str  # that writes it, or keeps it since the writer left
-    address: str  # where it can be read; empty: the processor is away
-    run: str  # tells it from a log of another query that had the same name
-    rows: int  # that are in it, once the query is closed; 0 until then
+    name: Log
+    processor: Annotated[Name, "that writes it, or keeps it since the writer left"]
+    address: Annotated[str, "where it can be read; empty: the processor is away"]
+    run: Annotated[Run, "tells it from a log of another query that had the same name"]
+    rows: Annotated[int, "that are in it, once the query is closed; 0 until then"]
 
 
 @dataclass(frozen=True, slots=True)
 class QueryStatus:
-    """A query; `cause` says why it failed, or what it waits for. Counts are sums over `instances`.
+    """A query; `cause` says why it failed or waits. Counts are sums over `instances`."""
 
-    `state` is running, paused, closing, closed or failed; `phase` what was last asked for:
-    running, paused or closing.
-    """
-
-    name: str
-    state: str
-    phase: str
+    name: Name
+    state: Annotated[str, "running, paused, closing, closed or failed"]
+    phase: Annotated[str, "what was last asked for: running, paused or closing"]
     cause: str
-    policy: str
-    sql: str
-    schema: bytes  # of the results, Arrow IPC
-    partitions: int
+    policy: Name
+    sql: Sql
+    schema: Annotated[bytes, "of the results, Arrow IPC"]
+    partitions: PartitionCount
     map_version: int
     held_bytes: int
     spilled_bytes: int
-    produced: int  # combinations, before conditions that span inputs
+    produced: Annotated[int, "combinations, before conditions that span inputs"]
     results: int
-    checksum: int  # order-free, of the results, mod 2**64
+    checksum: Annotated[Checksum, "order-free, of the results, mod 2**64"]
     pushes: int
     spilled_groups: int
     queued_bytes: int
     inputs: tuple[InputStatus, ...]
     instances: tuple[InstanceStatus, ...]
-    results_place: str  # folder; empty: the processors' result logs, or counted only
+    results_place: Annotated[str, "folder; empty: the processors' result logs, or counted only"]
     counting: bool
-    spill: str  # folder; empty: the processors' own data
+    spill: Annotated[str, "folder; empty: the processors' own data"]
     push_fraction: float
-    spill_above_ratio: float  # θ_m
-    inactive_after_s: float  # θ_t
-    productivity_half_life_s: float  # of P_o; 0: it is a plain sum
+    spill_above_ratio: Annotated[float, "θ_m"]
+    inactive_after_s: Annotated[float, "θ_t"]
+    productivity_half_life_s: Annotated[float, "of P_o; 0: it is a plain sum"]
     created_s: float
-    ended_s: float  # when it was closed or failed; 0 until then
-    logs: tuple[LogStatus, ...]  # none with `results_place` or `counting`
-    cleanup: tuple[CleanupStatus, ...]  # the latest one, if there was one
+    ended_s: Annotated[float, "when it was closed or failed; 0 until then"]
+    logs: Annotated[tuple[LogStatus, ...], "none with `results_place` or `counting`"]
+    cleanup: Annotated[tuple[CleanupStatus, ...], "the latest one, if there was one"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,31 +241,31 @@ class Queries:
 class ProcessorStatus:
     """A member of the cluster, or one that has been; `cause` says why it is dead."""
 
-    name: str
-    state: str  # alive, leaving, left or dead
+    name: Name
+    state: Annotated[str, "alive, leaving, left or dead"]
     cause: str
-    address: str  # of its data plane
-    incarnation: int
+    address: Annotated[str, "of its data plane"]
+    incarnation: Positive
     memory_limit_bytes: int
     used_bytes: int
     held_bytes: int
     queued_bytes: int
-    groups: int  # of all queries
-    rate: float  # combinations per second, of all queries
+    groups: Annotated[int, "of all queries"]
+    rate: Annotated[float, "combinations per second, of all queries"]
     rss_bytes: int
     peak_rss_bytes: int
-    cpu_share: float  # of one core
-    heard_s: float  # when it was last heard
+    cpu_share: Annotated[float, "of one core"]
+    heard_s: Annotated[float, "when it was last heard"]
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
     """The manager's term and its processors."""
 
-    name: str  # the manager's
-    epoch: int
+    name: Annotated[str, "the manager's"]
+    epoch: Positive
     version: str
-    started_s: float  # when this manager took office
+    started_s: Annotated[float, "when this manager took office"]
     processors: tuple[ProcessorStatus, ...]
 
 
@@ -262,8 +273,8 @@ class ClusterStatus:
 class PartitionStatus:
     """Who owns a group, and since which version of the map."""
 
-    group: int
-    owner: str
+    group: Group
+    owner: Name
     since_version: int
     pinned: bool
 
@@ -278,11 +289,11 @@ class Partitions:
 
 @dataclass(frozen=True, slots=True)
 class MoveStatus:
-    """A move, under way or ended (`ended_s` is 0 until then)."""
+    """A move, under way or ended."""
 
-    id: str
-    sender: str
-    receiver: str
+    id: Move
+    sender: Name
+    receiver: Name
     phase: str
     outcome: str
     reason: str
@@ -290,7 +301,7 @@ class MoveStatus:
     groups: int
     size_bytes: int
     started_s: float
-    ended_s: float
+    ended_s: Annotated[float, "0 until then"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +316,7 @@ class AdaptationRecord:
     """A decision with the numbers that led to it, or why nothing was done."""
 
     at_s: float
-    policy: str
+    policy: Name
     decision: str
     reason: str
     admitted: bool
@@ -332,14 +343,14 @@ class EventsSince:
 class Event:
     """Something that happened. `kind` is one of EVENT_KINDS; what it is about is filled in."""
 
-    number: int  # grows by one; starts anew with each manager
+    number: Annotated[Positive, "grows by one; starts anew with each manager"]
     at_s: float
     kind: str
     query: str = ""
     stream: str = ""
     processor: str = ""
     move: str = ""
-    text: str = ""  # the cause, the outcome, the reason
+    text: Annotated[str, "the cause, the outcome, the reason"] = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from dovetail_proto.wire.fields import Checksum, Name, Positive
 
 CLEANUP_BYTES_DEFAULT = 1 << 30
 """As much as a run takes by default."""
@@ -17,33 +20,29 @@ class StartCleanup:
     `output`; `none` only counts them; empty is the query's own folder of results.
     """
 
-    query: str
+    query: Name
     master: str = ""
     output: str = ""
-    memory_bytes: int = CLEANUP_BYTES_DEFAULT  # for all its processes on one machine together
+    memory_bytes: Positive = CLEANUP_BYTES_DEFAULT  # for all its processes on one machine together
 
 
 @dataclass(frozen=True, slots=True)
 class CleanupStatus:
-    """A clean-up of a query; `cause` and `remedy` say why it failed, if it did.
+    """A clean-up of a query; `cause` and `remedy` say why it failed, if it did."""
 
-    `state` is running, done, failed or cancelled; `stage` of a running one is starting, counting
-    or joining. `combinations` of `owed` are made; `owed` is 0 while it is not known.
-    """
-
-    query: str
-    state: str
+    query: Name
+    state: Annotated[str, "running, done, failed or cancelled"]
     master: str
-    output: str  # where the results are; empty: only counted
-    stage: str
+    output: Annotated[str, "where the results are; empty: only counted"]
+    stage: Annotated[str, "of a running one: starting, counting or joining"]
     bins_done: int
-    bins: int  # 0 until they are known
-    combinations: int
-    owed: int
-    results: int  # rows, once it is done
-    checksum: int  # of the results, as a query's
-    code: str  # of the error that it failed with, as in errors
+    bins: Annotated[int, "0 until they are known"]
+    combinations: Annotated[int, "of `owed`, made so far, before conditions that span inputs"]
+    owed: Annotated[int, "0 while it is not known"]
+    results: Annotated[int, "rows, once it is done"]
+    checksum: Annotated[Checksum, "of the results, as a query's"]
+    code: Annotated[str, "of the error that it failed with, as in errors"]
     cause: str
     remedy: str
     started_s: float
-    ended_s: float  # 0 until then
+    ended_s: Annotated[float, "0 until then"]

@@ -86,7 +86,7 @@ def test_every_message_of_the_service_has_a_plain_type() -> None:
 @pytest.mark.parametrize(
     ("kind", "message", "field"),
     [
-        (a.QueryRef, pb.QueryName(name="../etc"), "QueryRef.name"),
+        (a.QueryRef, pb.QueryRef(name="../etc"), "QueryRef.name"),
         (a.Submit, pb.SubmitRequest(name="q", sql=" ", partitions=3, policy="disk"), "Submit.sql"),
         (a.Submit, pb.SubmitRequest(name="q", sql="x", policy="disk"), "Submit.partitions"),
         (
@@ -99,7 +99,7 @@ def test_every_message_of_the_service_has_a_plain_type() -> None:
             pb.SubmitRequest(name="q", sql="x", partitions=3, policy="disk", weights=[0, 0]),
             "Submit.weights",
         ),
-        (a.MoveGroups, pb.MoveRequest(query="q", to="p1"), "MoveGroups.groups"),
+        (a.MoveGroups, pb.MoveGroupsRequest(query="q", to="p1"), "MoveGroups.groups"),
         (a.Pin, pb.PinRequest(query="q", groups=[7, 3]), "Pin.groups"),
         (a.CreateStream, pb.CreateStreamRequest(name="s", schema=b"x" * (2 << 20)), "schema"),
         (a.SetPolicy, pb.SetPolicyRequest(query="q", policy="Lazy Disk"), "SetPolicy.policy"),

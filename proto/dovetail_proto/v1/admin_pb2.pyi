@@ -16,7 +16,7 @@ class CreateStreamRequest(_message.Message):
     path: str
     def __init__(self, name: _Optional[str] = ..., schema: _Optional[bytes] = ..., path: _Optional[str] = ...) -> None: ...
 
-class StreamName(_message.Message):
+class StreamRef(_message.Message):
     __slots__ = ("name",)
     NAME_FIELD_NUMBER: _ClassVar[int]
     name: str
@@ -82,7 +82,7 @@ class SubmitRequest(_message.Message):
     productivity_half_life_s: float
     def __init__(self, name: _Optional[str] = ..., sql: _Optional[str] = ..., partitions: _Optional[int] = ..., weights: _Optional[_Iterable[float]] = ..., policy: _Optional[str] = ..., expected_state_bytes: _Optional[int] = ..., results: _Optional[str] = ..., counting: _Optional[bool] = ..., spill: _Optional[str] = ..., victims: _Optional[str] = ..., push_fraction: _Optional[float] = ..., spill_above_ratio: _Optional[float] = ..., inactive_after_s: _Optional[float] = ..., productivity_half_life_s: _Optional[float] = ...) -> None: ...
 
-class QueryName(_message.Message):
+class QueryRef(_message.Message):
     __slots__ = ("name",)
     NAME_FIELD_NUMBER: _ClassVar[int]
     name: str
@@ -270,7 +270,7 @@ class Everything(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class ProcessorName(_message.Message):
+class ProcessorRef(_message.Message):
     __slots__ = ("name",)
     NAME_FIELD_NUMBER: _ClassVar[int]
     name: str
@@ -409,7 +409,7 @@ class Adaptations(_message.Message):
     adaptations: _containers.RepeatedCompositeFieldContainer[AdaptationRecord]
     def __init__(self, adaptations: _Optional[_Iterable[_Union[AdaptationRecord, _Mapping]]] = ...) -> None: ...
 
-class MoveRequest(_message.Message):
+class MoveGroupsRequest(_message.Message):
     __slots__ = ("query", "groups", "to")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]

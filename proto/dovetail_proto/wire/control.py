@@ -15,6 +15,7 @@ from dovetail_proto.partition_map import MapPatch
 from dovetail_proto.query import INPUTS_MAX
 from dovetail_proto.v1 import control_pb2 as pb
 from dovetail_proto.wire.fields import (
+    CHECKSUM,
     CHOSEN_GROUPS,
     CHUNK,
     CHUNK_OR_NONE,
@@ -33,7 +34,6 @@ from dovetail_proto.wire.fields import (
     one_of,
     optional,
     refuse,
-    whole,
 )
 
 ENVELOPE_BYTES_MAX = 16 << 20
@@ -159,7 +159,6 @@ SHARE = Codec(_read_share)
 ROWS_IN = Codec(_read_rows_in, list)
 DOCUMENT = Codec(_read_document)
 HANDOVER = Codec(_read_handover)
-CHECKSUM = whole(0, (1 << 64) - 1, "a checksum")
 
 SPECS: dict[type, Spec] = {
     m.ComputePartitionsToMove: (

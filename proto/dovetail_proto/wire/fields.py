@@ -7,12 +7,13 @@ name. Whatever passes here is well-formed; whether it makes sense now is the mac
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 from dovetail_proto.errors import Domain, Refusal
 from dovetail_proto.ids import LOG_NAME, MOVE_ID, NAME
@@ -26,6 +27,18 @@ TEXT_CHARS_MAX = 4096
 
 CHUNKS_MAX = PARTITIONS_MAX
 """A chunk has at least one group."""
+
+SQL_CHARS_MAX = 1 << 20
+"""Far beyond what a person writes; the planner has its own, smaller bound on words."""
+
+SCHEMA_BYTES_MAX = 1 << 20
+"""An Arrow schema of ten thousand columns takes less."""
+
+WEIGHTS_MAX = 10_000
+"""One for each processor."""
+
+NUMBERS_MAX = 1_000
+"""That led to one decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +142,33 @@ def _read_splits(values: Any, where: str) -> tuple[str, ...]:
     return splits
 
 
+def _read_sql(value: str, where: str) -> str:
+    if not value.strip() or len(value) > SQL_CHARS_MAX:
+        raise refuse(where, value, f"SQL of at most {SQL_CHARS_MAX} characters")
+    return value
+
+
+def _read_number(value: float, where: str) -> float:
+    if not math.isfinite(value):
+        raise refuse(where, value, "a finite number")
+    return value
+
+
+def _read_weights(values: Any, where: str) -> tuple[float, ...]:
+    weights = tuple(_read_number(v, where) for v in values)
+    if len(weights) > WEIGHTS_MAX or any(w < 0 for w in weights):
+        raise refuse(where, weights, f"at most {WEIGHTS_MAX} weights of 0 or more")
+    if weights and not sum(weights):
+        raise refuse(where, weights, "weights of which one at least is above 0")
+    return weights
+
+
+def _read_numbers(values: Any, where: str) -> dict[str, float]:
+    if len(values) > NUMBERS_MAX:
+        raise refuse(where, f"{len(values)} numbers", f"at most {NUMBERS_MAX}")
+    return {TEXT.read(k, where): _read_number(v, where) for k, v in values.items()}
+
+
 def one_of(kinds: type[StrEnum]) -> Codec:
     """Text that is a member of `kinds`."""
 
@@ -169,3 +209,24 @@ SOME_GROUPS = Codec(_read_some, list)
 CHOSEN_GROUPS = Codec(_read_distinct, list)
 SIZES = Codec(_read_sizes, list)
 FLAG = Codec(lambda value, where: bool(value))
+CHECKSUM = whole(0, (1 << 64) - 1, "a checksum")
+PARTITION_COUNT = whole(1, PARTITIONS_MAX, "a number of partitions")
+GROUP = whole(0, PARTITIONS_MAX - 1, "a group")
+NUMBER = Codec(_read_number)
+NUMBERS = Codec(_read_numbers, dict)
+WEIGHTS = Codec(_read_weights, list)
+SQL = Codec(_read_sql)
+SCHEMA = limited(SCHEMA_BYTES_MAX)
+
+# Types of fields, annotated with how they are read; see `wire.admin`.
+Name = Annotated[str, NAME_FIELD]
+Log = Annotated[str, LOG]
+Run = Annotated[str, RUN_NAME]
+Move = Annotated[str, MOVE]
+Sql = Annotated[str, SQL]
+Positive = Annotated[int, POSITIVE]
+PartitionCount = Annotated[int, PARTITION_COUNT]
+Group = Annotated[int, GROUP]
+Groups = Annotated[tuple[int, ...], SOME_GROUPS]
+Weights = Annotated[tuple[float, ...], WEIGHTS]
+Checksum = Annotated[int, CHECKSUM]

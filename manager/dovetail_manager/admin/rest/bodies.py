@@ -9,8 +9,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from dovetail_proto import admin as a
 from dovetail_proto.ids import NAME
 from dovetail_proto.query import PARTITIONS_DEFAULT, PARTITIONS_MAX
-from dovetail_proto.wire.admin import ENTRIES_MAX, SCHEMA_BYTES_MAX, SQL_CHARS_MAX
-from dovetail_proto.wire.fields import COUNT_MAX, TEXT_CHARS_MAX
+from dovetail_proto.wire.fields import (
+    COUNT_MAX,
+    SCHEMA_BYTES_MAX,
+    SQL_CHARS_MAX,
+    TEXT_CHARS_MAX,
+    WEIGHTS_MAX,
+)
 
 COLUMNS_MAX = 10_000
 """As many as SCHEMA_BYTES_MAX is made for."""
@@ -69,7 +74,7 @@ class NewQuery(Request):
     name: Name
     sql: Sql
     partitions: int = Field(PARTITIONS_DEFAULT, ge=1, le=PARTITIONS_MAX)
-    weights: list[Weight] = Field([], max_length=ENTRIES_MAX, description="one per processor")
+    weights: list[Weight] = Field([], max_length=WEIGHTS_MAX, description="one per processor")
     policy: PolicyName = "lazy-disk"
     expected_state_bytes: Count = Field(0, description="0: not known")
     results: Text = Field("", description="folder for Parquet files; empty: the result logs")
