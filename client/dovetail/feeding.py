@@ -123,6 +123,7 @@ class Feed:
                     self._window_bytes += len(sent.message)
                     if self._call is not None:
                         self._call.put(sent.message)
+                self._wait(lambda: True)  # on its way before the next, which may be long in coming
             self._wait(lambda: not self._window)
             self._say_goodbye()
         except DovetailError as e:

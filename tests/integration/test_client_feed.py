@@ -18,6 +18,7 @@ from dovetail_proto.feeds import IngestAck, IngestBatch
 from dovetail_proto.transport import Security, Unreachable, abort, start_server
 from dovetail_proto.wire.data import decode, encode
 from kit.client_calls import none_left
+from kit.cluster_faults import until
 
 TOKEN = Security("secret")
 
@@ -163,6 +164,24 @@ def test_a_home_that_has_not_heard_of_the_stream_yet_is_asked_again(channels: Ch
     finally:
         home.stop()
     assert tries == 3
+
+
+def test_a_batch_does_not_wait_for_the_one_after_it(channels: Channels) -> None:
+    """A reader may be a live source: what it has given is sent before it gives more."""
+    home = Home([])
+    taken_before: list[int] = []
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(batches(0, 1, 2)):
+            yield batch
+            until(lambda number=number: len(home.taken) > number, "the home had it")
+            taken_before.append(number)
+
+    try:
+        assert Feed("trades", lambda: home.address, channels).send(rows()) == 6
+    finally:
+        home.stop()
+    assert taken_before == [0, 1, 2]
 
 
 def test_an_error_in_the_rows_is_raised_as_it_is(channels: Channels) -> None:

@@ -132,11 +132,12 @@ def test_what_will_come_is_estimated_from_files_and_announced_rows(tmp_path: Pat
 
         # A reader of three times as many rows as were sent so far, which waits after a third.
         sent, go_on = threading.Event(), threading.Event()
+        told_to: list[bool] = []
 
         def rows() -> Iterator[pa.RecordBatch]:
             yield from left.to_batches()
             sent.set()
-            go_on.wait(WAIT_S)
+            told_to.append(go_on.wait(WAIT_S))
 
         reader = pa.RecordBatchReader.from_batches(left.schema, rows())
         feeding = threading.Thread(target=fed.send, args=(reader,), kwargs={"rows": 3 * ROWS})
@@ -149,6 +150,7 @@ def test_what_will_come_is_estimated_from_files_and_announced_rows(tmp_path: Pat
         finally:
             go_on.set()
             feeding.join(WAIT_S)
+        assert told_to == [True]  # it was still to come when it was estimated
 
         reader = pa.RecordBatchReader.from_batches(left.schema, left.to_batches())
         fed.send(reader)  # without a word on how many follow
