@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dovetail.connecting import connect, local
     from dovetail.local_cluster import LocalCluster
     from dovetail.queries import Query
-    from dovetail.results import Offset, Results
+    from dovetail.results import LostResultsWarning, Offset, Results
     from dovetail.streams import Stream, UnreadWarning
     from dovetail_proto.errors import DovetailError
 
@@ -24,6 +24,7 @@ _HOMES = {
     "Cluster": "dovetail.cluster",
     "DovetailError": "dovetail_proto.errors",
     "LocalCluster": "dovetail.local_cluster",
+    "LostResultsWarning": "dovetail.results",
     "Offset": "dovetail.results",
     "Query": "dovetail.queries",
     "Results": "dovetail.results",
@@ -37,6 +38,7 @@ __all__ = [
     "Cluster",
     "DovetailError",
     "LocalCluster",
+    "LostResultsWarning",
     "Offset",
     "Query",
     "Results",

@@ -83,7 +83,8 @@ class Query:
         where a former reader's `offsets` were; `logs` reads these only, of the ones that `status`
         names. In which order results come is not promised. What `cleanup` produces is not among
         them. Refusal if the query writes its results to files or only counts them, Unreachable if
-        a processor that has some is away.
+        a processor that has some is away. What a query that failed has lost is counted, and warned
+        of, when everything was read.
         """
         chosen = None if logs is None else set(logs)
 
@@ -95,6 +96,7 @@ class Query:
             self._channels,
             offsets=offsets or {},
             look=(lambda: logs_to_read(self.status(), chosen)) if follow else None,
+            whole=self.status if chosen is None and not offsets else None,
         )
         self._open.add(read)
         return read

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -18,7 +19,8 @@ import grpc
 import pyarrow as pa
 
 from dovetail.channels import Channels, told
-from dovetail_proto.admin import LogStatus
+from dovetail.quantities import format_count
+from dovetail_proto.admin import LogStatus, QueryStatus
 from dovetail_proto.arrow_bytes import from_bytes
 from dovetail_proto.errors import ConfigError, DovetailError
 from dovetail_proto.feeds import ReadResults, ResultBatch
@@ -33,6 +35,10 @@ AHEAD_BATCHES = 4
 
 LOOK_S = 1.0
 """How soon a follower sees the log of a processor that is new."""
+
+
+class LostResultsWarning(UserWarning):
+    """A query that failed had found more than could be read: it died with a processor."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -53,6 +59,9 @@ class Results:
     later, in another process too. With `follow` the iteration goes on with what comes, also from
     processors that join meanwhile or hand their log to another one, and ends when the query has
     ended; without, it ends with what had been found when it began.
+
+    `lost` tells at the end how many results a query that failed had found beyond what was read: a
+    processor died before it had written them. LostResultsWarning says so too.
     """
 
     def __init__(
@@ -64,9 +73,16 @@ class Results:
         *,
         offsets: Mapping[str, Offset],
         look: Callable[[], Logs] | None,
+        whole: Callable[[], QueryStatus] | None,
     ) -> None:
-        """`look` finds the logs there are by then, to follow them. Unreachable if one is away."""
+        """`look` finds the logs there are by then, to follow them. Unreachable if one is away.
+
+        `whole` asks how the query stands, if everything is read and losses can be counted.
+        """
         self.schema = schema
+        self.lost = 0
+        self._rows = 0
+        self._whole = whole
         logs, self._over = found
         self.offsets = {log.name: offsets.get(log.name, START) for log in logs}
         self._query = query
@@ -103,9 +119,27 @@ class Results:
                     continue
                 if self._failure is not None:
                     raise self._failure from None
+                self._count_losses()
                 raise StopIteration from None
+            self._rows += batch.num_rows
             self.offsets[log] = Offset(offset.segment, offset.row + batch.num_rows)
             return batch
+
+    def _count_losses(self) -> None:
+        """Once, at the end of all that can be read."""
+        whole, self._whole = self._whole, None
+        if whole is None or self._stopped.is_set():
+            return
+        status = whole()
+        if status.state == "failed" and self._rows < status.results:
+            self.lost = status.results - self._rows
+            warnings.warn(
+                f"query {status.name!r} has failed ({status.cause}): {format_count(self.lost)} of "
+                f"the {format_count(status.results)} results that it had found were not written "
+                "yet and are lost",
+                LostResultsWarning,
+                stacklevel=3,
+            )
 
     def close(self) -> None:
         """End the reading; the iteration then ends too."""

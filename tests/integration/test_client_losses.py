@@ -6,11 +6,12 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dovetail import LocalCluster, UnreadWarning
+from dovetail import LocalCluster, LostResultsWarning, UnreadWarning
 from dovetail_proto.errors import OutputError, Refusal
 from dovetail_proto.transport import Unreachable
 from kit.cli import dovetail as run_command
@@ -46,6 +47,12 @@ def fed(local: LocalCluster, name: str) -> tuple[pa.Table, pa.Table]:
         stream.send(table)
     query.wait()
     return left, right
+
+
+def rows_found(left: pa.Table, right: pa.Table) -> int:
+    """How many rows DuckDB finds."""
+    sql = PAIR_SQL.format(left="l", right="r")
+    return len(duckdb.connect().register("l", left).register("r", right).sql(sql))
 
 
 def test_results_that_are_missing_are_an_error(local: LocalCluster, tmp_path: Path) -> None:
@@ -86,6 +93,35 @@ def test_results_that_are_missing_are_an_error(local: LocalCluster, tmp_path: Pa
     gone.unlink()
     with pytest.raises(OutputError, match="rows are in"):
         query.results().to_arrow()
+
+
+def test_results_that_died_with_a_processor_are_counted(local: LocalCluster) -> None:
+    """On every face: those that were found, and not written when it was killed."""
+    cluster = local.cluster
+    found = rows_found(*fed(local, "q"))
+    query = cluster.query("q")
+    until(lambda: query.status().results == found)
+    local.kill("p2")
+    until(lambda: query.status().state == "failed")
+    local.start_processor("p2")
+    read = query.results()
+    with pytest.warns(LostResultsWarning, match=r"has failed \(processor p2 died") as warned:
+        rows = read.to_arrow().num_rows
+    assert 0 < rows < found
+    assert read.lost == found - rows
+    said = f"{read.lost:,} of the {found:,} results that it had found"
+    assert said in str(warned[0].message)
+    url = {"DOVETAIL_URL": local.url, "DOVETAIL_TOKEN": local.token}
+    told = run_command("results", "q", "--format", "jsonl", environment=url)
+    assert f"warning: {warned[0].message}" in told.err
+    assert told.code == 0
+    assert len(told.out.splitlines()) == rows
+    rest = cluster.admin._http.get(
+        "/v1/queries/q/results", headers={"Accept": "application/x-ndjson"}
+    )
+    assert rest.headers["Dovetail-Found"] == str(found)
+    assert rest.headers["Dovetail-Failed"].startswith("processor p2 died: it was silent for")
+    assert len(rest.text.splitlines()) == rows
 
 
 def test_a_feed_tells_what_became_of_its_rows(local: LocalCluster, tmp_path: Path) -> None:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,6 +36,16 @@ def open_cluster(url: str | None) -> Cluster:
     from dovetail.connecting import connect_by
 
     return connect_by({"url": url})
+
+
+@contextmanager
+def telling_warnings() -> Iterator[None]:
+    """What the client warns of, as lines on standard error."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for warning in said:
+        sys.stderr.write(f"warning: {warning.message}\n")
 
 
 def as_plain(value: Any) -> Any:

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import typer
 
-from dovetail.commands.cluster_options import AsJson, QueryName, Url, open_cluster, print_json
+from dovetail.commands.cluster_options import (
+    AsJson,
+    QueryName,
+    Url,
+    open_cluster,
+    print_json,
+    telling_warnings,
+)
 from dovetail.quantities import format_count
 from dovetail_proto.errors import ConfigError, OutputError
 
@@ -18,7 +25,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from dovetail.results import Results
-    from dovetail_proto.admin import QueryStatus
 
 Format = Literal["table", "jsonl", "arrow", "parquet"]
 
@@ -78,11 +84,11 @@ def results(
     if output != "-" and chosen == "table":
         raise ConfigError("a table is for people", remedy="choose --format jsonl, arrow or parquet")
     with (
+        telling_warnings(),
         open_cluster(url) as cluster,
         cluster.query(name).results(follow=follow, logs=log or None) as read,
     ):
-        counted = [0]
-        batches = _counted(_limited(read, limit), counted)
+        batches = _limited(read, limit)
         if output != "-":
             rows = _to_file(Path(output), chosen, read.schema, batches)
             if as_json:
@@ -95,18 +101,6 @@ def results(
             _print_table(read, batches, capped=limit is None)
         else:
             _write(sys.stdout.buffer, chosen, read.schema, batches)
-        if limit is None and not log and chosen != "table":
-            tell_losses(cluster.query(name).status(), counted[0])
-
-
-def tell_losses(status: QueryStatus, rows: int) -> None:
-    """A query that failed may have found more than was written when a processor died."""
-    if status.state == "failed" and rows < status.results:
-        sys.stderr.write(
-            f"warning: query {status.name!r} has failed ({status.cause}): "
-            f"{format_count(status.results - rows)} of the {format_count(status.results)} results "
-            "that it had found were not written yet and are lost\n"
-        )
 
 
 def _default_format(output: str, *, as_json: bool) -> Format:
@@ -119,12 +113,6 @@ def _default_format(output: str, *, as_json: bool) -> Format:
             remedy="add --format jsonl, arrow or parquet",
         )
     return SUFFIXES[suffix]
-
-
-def _counted(batches: Iterator[pa.RecordBatch], counted: list[int]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        counted[0] += batch.num_rows
-        yield batch
 
 
 def _limited(read: Results, limit: int | None) -> Iterator[pa.RecordBatch]:

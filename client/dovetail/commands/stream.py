@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +17,7 @@ from dovetail.commands.cluster_options import (
     Url,
     open_cluster,
     print_json,
+    telling_warnings,
 )
 from dovetail.quantities import format_count
 from dovetail.tables import print_table
@@ -159,7 +159,7 @@ def feed(
     with open_cluster(url) as cluster:
         target = cluster.stream(name)
         batches = _batches(source, rows_per_s)
-        with _progress(name, source.rows_total, quiet=as_json) as show, _told():
+        with _progress(name, source.rows_total, quiet=as_json) as show, telling_warnings():
             reader = pa.RecordBatchReader.from_batches(source.schema, batches)
             with saying_where_it_stopped(show) as tell:
                 rows = target.send(reader, tell, rows=source.rows_total)
@@ -170,18 +170,6 @@ def feed(
         print_json({"stream": name, "rows": rows, "seconds": seconds})
         return
     print(f"{format_count(rows)} rows in {seconds:.1f} s ({format_count(round(rows / seconds))}/s)")
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """Warnings of rows that nobody took in, as lines on standard error."""
-    from dovetail.streams import UnreadWarning
-
-    with warnings.catch_warnings(record=True, category=UnreadWarning) as said:
-        warnings.simplefilter("always", UnreadWarning)
-        yield
-    for warning in said:
-        sys.stderr.write(f"warning: {warning.message}\n")
 
 
 @contextmanager

@@ -231,7 +231,9 @@ def _add_data(router: APIRouter, context: Context) -> None:
     ) -> StreamingResponse:
         """The results so far, of all logs, as they come; Arrow, or JSON lines by `Accept`.
 
-        An offset (`segment`, `row`) counts within one log: name that too.
+        An offset (`segment`, `row`) counts within one log: name that too. Of a query that has
+        failed, headers tell why (`Dovetail-Failed`) and how many results it had found
+        (`Dovetail-Found`): those beyond what is sent died with a processor.
         """
 
         def wanted(status: a.QueryStatus) -> tuple[list[tuple[ReadResults, str]], bool]:
@@ -252,9 +254,12 @@ def _add_data(router: APIRouter, context: Context) -> None:
         schema = pa.ipc.read_schema(pa.py_buffer(query.schema))
         found = plane.results(schema, wanted(query), look if follow else None)
         ready = limited(await _opened(found), limit)
-        if kind == JSON_LINES:
-            return StreamingResponse(as_json(ready), media_type=JSON_LINES)
-        return StreamingResponse(as_arrow(ready, schema), media_type=ARROW)
+        headers = {}
+        if query.state == "failed":
+            cause = " ".join(query.cause.encode("ascii", "backslashreplace").decode().split())
+            headers = {"Dovetail-Failed": cause, "Dovetail-Found": str(query.results)}
+        body = as_json(ready) if kind == JSON_LINES else as_arrow(ready, schema)
+        return StreamingResponse(body, media_type=kind, headers=headers)
 
 
 async def _opened(found: AsyncGenerator[Piece | None]) -> AsyncGenerator[Piece]:
