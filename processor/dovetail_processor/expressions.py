@@ -11,6 +11,7 @@ a type that DuckDB does not have, or would change, passes untouched. One stateme
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,7 +22,7 @@ import pyarrow as pa
 
 from dovetail_proto.errors import InputError
 from dovetail_proto.query import InputPlan, QueryPlan, joined_name
-from dovetail_proto.sql_session import open_session, quote, reason
+from dovetail_proto.sql_session import INSTANCE_ENDED, open_session, quote, reason
 
 _BATCH_ROWS_MAX = 1 << 31
 """A result comes in one piece: more rows than an Arrow array of text has offsets for."""
@@ -96,10 +97,11 @@ class Evaluator:
 
     def _culprit(self, duck: _Duck, batch: pa.RecordBatch) -> str:
         """The part that fails on `batch`, found by trying one after the other."""
-        if self._filter is not None and duck.fails(batch, []):
+        session = duck.open_session(alone=True)
+        if self._filter is not None and duck.fails(session, batch, []):
             return f"filter {self._readable(self._filter)}"
         for i, sql in self._computed:
-            if duck.fails(batch, [sql]):
+            if duck.fails(session, batch, [sql]):
                 return f"column {self._schema.field(i).name!r} = {self._readable(sql)}"
         return "an expression"
 
@@ -174,30 +176,47 @@ class _Duck:
     """One statement over one view, planned once and run for every batch."""
 
     def __init__(self, schema: pa.Schema, filter_sql: str | None, computed: list[str]) -> None:
-        self._filter = filter_sql
+        self._filter, self._computed = filter_sql, computed
         texts = [*computed, *([] if filter_sql is None else [filter_sql])]
         named = {m[1].replace('""', '"') for t in texts for m in _NAMES.finditer(t) if m[1]}
         self.reads = [f.name for f in schema if f.name in named]
         self._rows = _free_name(schema)
         fields = [schema.field(n) for n in self.reads]
         self._feed = _Feed(pa.schema([*fields, pa.field(self._rows, pa.int32())]))
-        self._session = open_session()
-        self._session.register(_VIEW, self._feed)
-        self._relation = self._session.sql(self._statement(computed))
+        self._relation: Any = None  # None: not planned, or its instance has ended
+        with contextlib.suppress(INSTANCE_ENDED):  # the first batch shows by whose fault
+            self._plan()
+
+    def _plan(self) -> None:
+        session = self.open_session()
+        self._relation = session.sql(self._statement(self._computed))
+
+    def open_session(self, *, alone: bool = False) -> duckdb.DuckDBPyConnection:
+        """A session that sees the view."""
+        return open_session(alone=alone).register(_VIEW, self._feed)
 
     def run(self, batch: pa.RecordBatch) -> tuple[pa.Array | None, list[pa.Array]]:
         """The rows that pass, None for all, and the computed columns of those."""
-        table = self._execute(self._relation, batch)
+        try:
+            if self._relation is None:
+                self._plan()
+            table = self._execute(self._relation, batch)
+        except INSTANCE_ENDED:  # by this statement, or by one of another query: alone, it shows
+            self._relation = None
+            with self.open_session(alone=True) as session:
+                table = self._execute(session.sql(self._statement(self._computed)), batch)
         arrays = [table.column(i).combine_chunks() for i in range(table.num_columns)]
         if self._filter is None:
             assert table.num_rows == batch.num_rows
             return None, arrays
         return arrays[0], arrays[1:]
 
-    def fails(self, batch: pa.RecordBatch, computed: Sequence[str]) -> bool:
+    def fails(
+        self, session: duckdb.DuckDBPyConnection, batch: pa.RecordBatch, computed: Sequence[str]
+    ) -> bool:
         """Whether the filter, and then `computed`, cannot be evaluated on `batch`."""
         try:
-            self._execute(self._session.sql(self._statement(computed)), batch)
+            self._execute(session.sql(self._statement(computed)), batch)
         except (duckdb.Error, pa.ArrowInvalid):
             return True
         return False

@@ -110,3 +110,25 @@ def test_queries_that_may_use_the_disk_share_memory_by_need(
         )
         mine = {t: rows for t, rows in tables.items() if t.startswith(name)}
         assert same_bag(found.select(["k", "v", "w"]), SQL.format(name), **mine)
+
+
+def test_a_value_that_ends_duckdb_ends_one_query_only(local: LocalCluster) -> None:
+    """Queries of a processor share its DuckDB, which some timestamps make fail inside."""
+    cluster = local.cluster
+    times = pa.table({"k": range(3), "t": pa.array(range(3)).cast(pa.timestamp("us"))})
+    late = pa.table({"k": [0], "t": pa.array([-(2**63)]).cast(pa.timestamp("us"))})
+    for name in ("time_l", "time_r"):
+        cluster.stream(name, times.schema)
+    sql = "SELECT l.k, {} AS t FROM time_l l JOIN time_r r ON l.k = r.k"
+    number, text = sql.format("epoch_us(l.t) + 1"), sql.format("CAST(l.t AS VARCHAR)")
+    goes_on = cluster.submit(number, name="goes-on", policy="none")
+    ends = cluster.submit(text, name="ends", policy="none")
+    cluster.stream("time_l").send(times)
+    cluster.stream("time_r").send(times)
+    ends.wait()
+    cluster.stream("time_l").send(pa.concat_tables([late, times]))
+    until(lambda: ends.status().state == "failed", "the query met the value")
+    assert "column 't' = CAST(l.t AS TEXT) failed" in ends.status().cause
+    assert goes_on.close().state == "closed"
+    sent = pa.concat_tables([times, late, times])
+    assert same_bag(goes_on.results().to_arrow(), number, time_l=sent, time_r=times)

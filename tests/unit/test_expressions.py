@@ -268,6 +268,50 @@ def test_evaluators_of_several_threads_do_not_disturb_each_other() -> None:
     assert wrong == []
 
 
+def test_an_error_inside_duckdb_fails_the_expression_that_met_it_only() -> None:
+    """It is named. Others go on, in this thread and in others, and so does it with other rows."""
+    sound, broken = (
+        pa.record_batch({"t": pa.array([0, 1, last]).cast(pa.timestamp("us"))})
+        for last in (2, -(2**63))
+    )
+    done = threading.Event()
+    wrong: list[object] = []
+
+    def made(sql: str, t: pa.DataType) -> Evaluator:
+        outputs = [(pa.field("n", pa.int64()), None, "7"), (pa.field("c", t), None, sql)]
+        return Evaluator(sound.schema, None, outputs)
+
+    def check(innocent: Evaluator) -> None:
+        if (found := innocent.run(sound).column(1).to_pylist()) != [0, 1, 2]:
+            wrong.append(found)
+
+    def beside() -> None:
+        innocent = made('epoch_us("t")', pa.int64())
+        while not done.is_set():
+            try:
+                check(innocent)
+            except InputError as e:
+                wrong.append(e)
+
+    thread = threading.Thread(target=beside)
+    thread.start()
+    innocent = made('epoch_us("t")', pa.int64())
+    guilty = made('CAST("t" AS VARCHAR)', pa.string())
+    try:
+        for _ in range(5):
+            with pytest.raises(InputError) as caught:
+                guilty.run(broken)
+            assert "column 'c' = CAST(\"t\" AS VARCHAR) failed: " in str(caught.value)
+            assert "stack_trace" not in str(caught.value)
+            check(innocent)
+            check(made('epoch_us("t")', pa.int64()))
+            assert guilty.run(sound).num_rows == 3
+    finally:
+        done.set()
+        thread.join()
+    assert wrong == []
+
+
 def test_an_evaluator_holds_no_batch_between_runs() -> None:
     """What it was given can be freed at once."""
     made = evaluator('"a" > 0', ('"a"', pa.int64()))
