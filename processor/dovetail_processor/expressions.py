@@ -184,7 +184,7 @@ class _Duck:
         fields = [schema.field(n) for n in self.reads]
         self._feed = _Feed(pa.schema([*fields, pa.field(self._rows, pa.int32())]))
         self._relation: Any = None  # None: not planned, or its instance has ended
-        with contextlib.suppress(INSTANCE_ENDED):  # the first batch shows by whose fault
+        with contextlib.suppress(*INSTANCE_ENDED):  # the first batch shows by whose fault
             self._plan()
 
     def _plan(self) -> None:
