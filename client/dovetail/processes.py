@@ -174,6 +174,6 @@ def _environment(ours: Mapping[str, str]) -> dict[str, str]:
     """The parent's, without its own settings of Dovetail, which are not the child's."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("DOVETAIL_")}
     if sys.platform == "linux":
-        # Before Arrow is loaded: see `dovetail_proto.allocators`.
+        # Before Arrow is loaded: see `dovetail_processor.allocators`.
         kept.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
     return {**kept, **{k: v for k, v in ours.items() if k in TOKEN_VARIABLES and v}}

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from dovetail_processor.adaptation.recent_output import RecentOutput
 from dovetail_processor.adaptation.victims import VictimOrder
+from dovetail_processor.allocators import keep_lean
 from dovetail_processor.expressions import above_join, below_join
 from dovetail_processor.graph import loop
 from dovetail_processor.graph.arc import Arc
@@ -32,7 +33,6 @@ from dovetail_processor.sinks import BackgroundSink, Sink, SinkTotals
 from dovetail_processor.sources import FileSource, ReadAhead
 from dovetail_processor.spill.pusher import Pusher
 from dovetail_processor.spill.relief import DiskRelief, NoRelief
-from dovetail_proto.allocators import keep_lean
 from dovetail_proto.errors import SpillError
 from dovetail_proto.memory import shares
 from dovetail_proto.query import QueryPlan

@@ -2,6 +2,9 @@
 
 Numba checks only the file a kernel is defined in, not those its helpers come from: after an
 upgrade it could load a stale kernel. A folder named after a digest of all sources cannot be stale.
+
+It is part of the contract because the one hash is (`partitioning`): its kernels are the first ones
+that are kept here, in every process.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ LAYERS = {
 
 LAYER_EXCEPTIONS = {
     "dovetail_pipeline": (
+        "dovetail_processor.allocators",
         "dovetail_processor.join",
         "dovetail_processor.expressions",
         "dovetail_processor.sinks",

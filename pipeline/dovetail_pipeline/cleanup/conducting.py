@@ -34,8 +34,8 @@ from dovetail_pipeline.cleanup.planning import (
 )
 from dovetail_pipeline.cleanup.slices import Slice, slice_from_json
 from dovetail_pipeline.cleanup.task import row_budget, run_bin
+from dovetail_processor.allocators import keep_lean
 from dovetail_proto import errors
-from dovetail_proto.allocators import keep_lean
 from dovetail_proto.errors import DovetailError, Interrupted, SpillError
 from dovetail_proto.spill_format import SpillStore
 

@@ -21,7 +21,7 @@ from dovetail_pipeline.cleanup.crew import Crew
 from dovetail_pipeline.cleanup.estimating import Estimate
 from dovetail_pipeline.cleanup.files import OpenFiles
 from dovetail_pipeline.cleanup.task import MEMORY_BYTES_MIN
-from dovetail_proto.allocators import keep_lean
+from dovetail_processor.allocators import keep_lean
 from dovetail_proto.spill_format import SpillStore
 
 COST_PER_PROCESS = 1 << 24

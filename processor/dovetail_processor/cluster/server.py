@@ -20,12 +20,12 @@ import grpc
 import psutil
 import structlog
 
+from dovetail_processor.allocators import keep_lean
 from dovetail_processor.cluster.data_plane import DataPlane
 from dovetail_processor.cluster.heirs import Bequest
 from dovetail_processor.cluster.peers import Peers
 from dovetail_processor.cluster.worker import Worker
 from dovetail_proto import certificate_roles
-from dovetail_proto.allocators import keep_lean
 from dovetail_proto.errors import ConfigError, Domain, DovetailError, Refusal
 from dovetail_proto.feeds import LinkAck, LinkFrame
 from dovetail_proto.ids import ProcessorId, check_name
