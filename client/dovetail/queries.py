@@ -274,7 +274,7 @@ class Query:
         s = self.status()
         rows: dict[str, Any] = {
             "state": f"{s.state}: {s.cause}" if s.cause else s.state,
-            "policy": s.policy,
+            "policy": f"{s.policy}: {s.warning}" if s.warning else s.policy,
             "rows in": ", ".join(f"{i.alias} {format_count(i.rows_in)}" for i in s.inputs),
             "results": format_count(s.results),
             "on disk": f"{format_bytes(s.spilled_bytes)} in {s.pushes} pushes",

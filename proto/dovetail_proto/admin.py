@@ -228,6 +228,7 @@ class QueryStatus:
     ended_s: Annotated[float, "when it was closed or failed; 0 until then"]
     logs: Annotated[tuple[LogStatus, ...], "none with `results_place` or `counting`"]
     cleanup: Annotated[tuple[CleanupStatus, ...], "the latest one, if there was one"]
+    warning: Annotated[str, "what its policy does not know and decides without; empty: nothing"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from dovetail.queries import Query
 from dovetail_manager.adaptation.snapshot import AdaptationSettings
 from dovetail_proto.admin import AdaptationRecord
 from dovetail_proto.partitioning import canonical_keys, partition_ids
+from kit.cli import dovetail
 from kit.clusters import PAIR_SQL, same_bag, small_cluster
 
 WAIT_S = 60.0
@@ -155,9 +156,17 @@ def test_what_will_come_is_estimated_from_files_and_announced_rows(tmp_path: Pat
         reader = pa.RecordBatchReader.from_batches(left.schema, left.to_batches())
         fed.send(reader)  # without a word on how many follow
         warned = until(lambda: last(query, "'l' still bring, which nobody told"))
+        untold = "M_query is without what streams 'l' still bring, which nobody told"
+        assert query.status().warning.startswith(untold)
+        here = {"DOVETAIL_URL": local.url, "DOVETAIL_TOKEN": local.token}
+        assert f"warning         {untold}" in dovetail("status", "q", environment=here).out
         head = {"Authorization": f"Bearer {local.token}"}
         with httpx.stream("GET", f"{local.url}/v1/events", headers=head, timeout=WAIT_S) as events:
             lines = events.iter_lines()
             assert "event: query-warned" in lines
             assert json.loads(next(lines).removeprefix("data: "))["query"] == "q"
         assert "submit with the expected state" in warned.reason
+        over_rest = httpx.get(f"{local.url}/v1/queries/q", headers=head).json()
+        assert over_rest["warning"] == query.status().warning
+        fed.end()
+        until(lambda: not query.status().warning)  # nothing more comes: that is known

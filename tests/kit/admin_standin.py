@@ -210,6 +210,7 @@ class AdminStandIn(AdminService):
             ended_s=0.0,
             logs=tuple(a.LogStatus(p, p, self.plane.address, RUN, 0) for p in PROCESSORS),
             cleanup=(),
+            warning="",
         )
         self.queries[request.name] = made
         return made

@@ -228,6 +228,8 @@ def _show_query(q: a.QueryStatus) -> None:
         "results go to": q.results_place or ("nowhere: counted" if q.counting else _logs(q)),
         "spill": q.spill or "nowhere: nothing may go to disk",
     }
+    if q.warning:
+        facts["warning"] = q.warning
     if q.cleanup:
         facts["clean-up"] = _cleanup(q.cleanup[0])
     for title, text in facts.items():

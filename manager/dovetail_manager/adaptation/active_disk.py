@@ -19,6 +19,8 @@ first pair is S4's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dovetail_manager.adaptation import distributed
 from dovetail_manager.adaptation.snapshot import (
     AdaptationSettings,
@@ -30,6 +32,7 @@ from dovetail_manager.adaptation.snapshot import (
     PushState,
     Snapshot,
 )
+from dovetail_proto.ids import StreamName
 
 UNKNOWN = "unknown"
 """The kind of reason that people are warned of."""
@@ -94,18 +97,21 @@ def _compare(
         )
         if not snapshot.unknown:
             return Nothing("bound", why, numbers)
-        streams = ", ".join(map(repr, snapshot.unknown))
-        return Nothing(
-            UNKNOWN,
-            f"{why}; M_query is without what streams {streams} still bring, which nobody told: "
-            "submit with the expected state, or send with the number of rows",
-            numbers,
-        )
+        return Nothing(UNKNOWN, f"{why}; {untold(snapshot.unknown)}", numbers)
     want_bytes = min(int(settings.push_fraction * low.held_bytes), left_bytes)
     if want_bytes <= 0:
         return Nothing("empty", f"{low.processor} holds nothing to push", numbers)
     why = f"unequally productive: {rates} is above {settings.force_above_rate_ratio:g}"
     return PushState(low.processor, want_bytes, why, numbers)
+
+
+def untold(streams: Sequence[StreamName]) -> str:
+    """What is not known, and what to do about it."""
+    names = ", ".join(map(repr, streams))
+    return (
+        f"M_query is without what streams {names} still bring, which nobody told: "
+        "submit with the expected state, or send with the number of rows"
+    )
 
 
 def _cluster_bytes(snapshot: Snapshot, settings: AdaptationSettings) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dovetail_manager.adaptation import active_disk
 from dovetail_manager.catalog import End, Instance, KeptLog, Spec, StreamRecord, totals
 from dovetail_manager.cleanups import CleanupProgress, CleanupState
 from dovetail_manager.governor import Governor
@@ -84,6 +85,7 @@ def query_status(governor: Governor, name: str) -> a.QueryStatus:
         ended_s=spec.ended_s if spec.end is not End.NOT_YET else 0.0,
         logs=_logs(governor, spec, instances),
         cleanup=() if spec.cleanup is None else (cleanup_status(governor, name),),
+        warning=_warning(governor, spec),
     )
 
 
@@ -124,6 +126,15 @@ def _waits_for(instances: tuple[Instance, ...]) -> str:
     """Why a query that goes on stands still somewhere; empty if it does not."""
     waiting = [i for i in instances if i.load.stage is Stage.RUNNING and i.load.cause]
     return "; ".join(f"processor {i.processor} waits: {i.load.cause}" for i in waiting)
+
+
+def _warning(governor: Governor, spec: Spec) -> str:
+    """What active-disk would have to know of a query that goes on, and does not."""
+    told = governor.steering.queries[spec.name].expected_bytes is not None
+    if spec.end or spec.policy != active_disk.POLICY.name or told:
+        return ""
+    _, unknown = governor.steering.rows_left(spec.name)
+    return active_disk.untold(unknown) if unknown else ""
 
 
 def _logs(

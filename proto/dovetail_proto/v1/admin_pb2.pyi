@@ -97,7 +97,7 @@ class DropQueryRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., keep: _Optional[bool] = ...) -> None: ...
 
 class QueryStatus(_message.Message):
-    __slots__ = ("name", "state", "cause", "policy", "map_version", "held_bytes", "spilled_bytes", "produced", "phase", "sql", "schema", "partitions", "results", "checksum", "pushes", "spilled_groups", "queued_bytes", "inputs", "instances", "results_place", "counting", "spill", "created_s", "ended_s", "logs", "push_fraction", "spill_above_ratio", "inactive_after_s", "productivity_half_life_s", "cleanup")
+    __slots__ = ("name", "state", "cause", "policy", "map_version", "held_bytes", "spilled_bytes", "produced", "phase", "sql", "schema", "partitions", "results", "checksum", "pushes", "spilled_groups", "queued_bytes", "inputs", "instances", "results_place", "counting", "spill", "created_s", "ended_s", "logs", "push_fraction", "spill_above_ratio", "inactive_after_s", "productivity_half_life_s", "cleanup", "warning")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
@@ -128,6 +128,7 @@ class QueryStatus(_message.Message):
     INACTIVE_AFTER_S_FIELD_NUMBER: _ClassVar[int]
     PRODUCTIVITY_HALF_LIFE_S_FIELD_NUMBER: _ClassVar[int]
     CLEANUP_FIELD_NUMBER: _ClassVar[int]
+    WARNING_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: str
     cause: str
@@ -158,7 +159,8 @@ class QueryStatus(_message.Message):
     inactive_after_s: float
     productivity_half_life_s: float
     cleanup: _containers.RepeatedCompositeFieldContainer[CleanupStatus]
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., cause: _Optional[str] = ..., policy: _Optional[str] = ..., map_version: _Optional[int] = ..., held_bytes: _Optional[int] = ..., spilled_bytes: _Optional[int] = ..., produced: _Optional[int] = ..., phase: _Optional[str] = ..., sql: _Optional[str] = ..., schema: _Optional[bytes] = ..., partitions: _Optional[int] = ..., results: _Optional[int] = ..., checksum: _Optional[int] = ..., pushes: _Optional[int] = ..., spilled_groups: _Optional[int] = ..., queued_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[InputStatus, _Mapping]]] = ..., instances: _Optional[_Iterable[_Union[InstanceStatus, _Mapping]]] = ..., results_place: _Optional[str] = ..., counting: _Optional[bool] = ..., spill: _Optional[str] = ..., created_s: _Optional[float] = ..., ended_s: _Optional[float] = ..., logs: _Optional[_Iterable[_Union[LogStatus, _Mapping]]] = ..., push_fraction: _Optional[float] = ..., spill_above_ratio: _Optional[float] = ..., inactive_after_s: _Optional[float] = ..., productivity_half_life_s: _Optional[float] = ..., cleanup: _Optional[_Iterable[_Union[CleanupStatus, _Mapping]]] = ...) -> None: ...
+    warning: str
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., cause: _Optional[str] = ..., policy: _Optional[str] = ..., map_version: _Optional[int] = ..., held_bytes: _Optional[int] = ..., spilled_bytes: _Optional[int] = ..., produced: _Optional[int] = ..., phase: _Optional[str] = ..., sql: _Optional[str] = ..., schema: _Optional[bytes] = ..., partitions: _Optional[int] = ..., results: _Optional[int] = ..., checksum: _Optional[int] = ..., pushes: _Optional[int] = ..., spilled_groups: _Optional[int] = ..., queued_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[InputStatus, _Mapping]]] = ..., instances: _Optional[_Iterable[_Union[InstanceStatus, _Mapping]]] = ..., results_place: _Optional[str] = ..., counting: _Optional[bool] = ..., spill: _Optional[str] = ..., created_s: _Optional[float] = ..., ended_s: _Optional[float] = ..., logs: _Optional[_Iterable[_Union[LogStatus, _Mapping]]] = ..., push_fraction: _Optional[float] = ..., spill_above_ratio: _Optional[float] = ..., inactive_after_s: _Optional[float] = ..., productivity_half_life_s: _Optional[float] = ..., cleanup: _Optional[_Iterable[_Union[CleanupStatus, _Mapping]]] = ..., warning: _Optional[str] = ...) -> None: ...
 
 class StartCleanupRequest(_message.Message):
     __slots__ = ("query", "master", "output", "memory_bytes")
