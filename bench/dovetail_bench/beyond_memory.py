@@ -9,10 +9,10 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from dovetail.generator import UniformWorkload
 from dovetail_bench import workloads
 from dovetail_bench.commands import Files
 from dovetail_bench.report import Report, parse_flags
-from dovetail_bench.workloads import UniformWorkload
 
 SMALL_SCALE = 0.2
 TIMES = (1, 2, 4, 8)

@@ -30,8 +30,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dovetail.generator import HotKeyWorkload, RangeWorkload, UniformWorkload, Workload
 from dovetail_bench.report import Report, parse_flags
-from dovetail_bench.workloads import HotKeyWorkload, RangeWorkload, UniformWorkload, Workload
 from dovetail_manager.planner import plan_query
 from dovetail_pipeline.cleanup import conduct, run_local
 from dovetail_pipeline.spark.hands import SparkHands

@@ -28,12 +28,12 @@ import numpy as np
 import psutil
 
 from dovetail.cluster import Cluster
+from dovetail.generator import UniformWorkload, Workload
 from dovetail.local_cluster import LocalCluster
 from dovetail.queries import Query
 from dovetail_bench import workloads
 from dovetail_bench.commands import Files
 from dovetail_bench.report import Report, parse_flags
-from dovetail_bench.workloads import UniformWorkload, Workload
 from dovetail_proto.arrow_bytes import to_bytes
 from dovetail_proto.errors import Refusal
 

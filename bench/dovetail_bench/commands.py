@@ -7,9 +7,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from dovetail.generator import Workload
+from dovetail.stream_files import write_stream
 from dovetail_bench.measure import Measured, run_command
-from dovetail_bench.stream_files import write_stream
-from dovetail_bench.workloads import Workload
 
 DUCKDB_PROGRAM = """\
 import duckdb, json, sys, time

@@ -18,8 +18,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from dovetail.generator import Workload
 from dovetail_bench import workloads
-from dovetail_bench.workloads import Workload
 from dovetail_proto.query import PARTITIONS_DEFAULT
 
 WARM_UP_SCALE = 0.01

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.quantities import format_bytes, format_count
+from dovetail.stream_files import write_stream
 from dovetail_bench.oracle import Comparison, compare
-from dovetail_bench.stream_files import write_stream
 
 FOLDER = Path("demo-out")
 SYMBOLS = 150_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from dovetail.generator import HotKeyWorkload, UniformWorkload, Workload
 from dovetail_bench.commands import Files
 from dovetail_bench.report import Report, parse_flags
-from dovetail_bench.workloads import HotKeyWorkload, UniformWorkload, Workload
 
 ROWS_FULL = 3_000_000
 ROWS_SMALL = 300_000

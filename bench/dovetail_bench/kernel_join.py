@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from dovetail_bench.workloads import Workload
+from dovetail.generator import Workload
 from dovetail_processor.join.state import JoinState, Short
 from dovetail_proto.query import PARTITIONS_DEFAULT, InputPlan, OutputColumn, QueryPlan
 

@@ -3,7 +3,7 @@
 Every command raises DovetailError for what it refuses; this module turns that into one line with
 the remedy on standard error, a JSON object on standard output where `--json` was given, and the
 error's exit code. Whatever a command needs beyond its flags it imports when it is called, so that
-`dovetail --help` starts at once.
+`dovetail --help` starts at once. Other packages add commands by entry points (`add_plugins`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib.metadata import EntryPoint, entry_points
 from typing import NoReturn
 
 import typer
@@ -21,7 +22,6 @@ from dovetail.commands import (
     cleanup,
     config,
     doctor,
-    experiments,
     generate,
     kernels,
     look,
@@ -55,6 +55,9 @@ FILES, CLUSTER, LOOK, STEER, SERVE, MORE = (
     "More",
 )
 """How `--help` groups the commands."""
+
+PLUGINS = "dovetail.commands"
+"""The group of entry points by which other packages add commands."""
 
 for name, command, panel in (
     ("run", run.run, FILES),
@@ -92,7 +95,6 @@ for name, command, panel in (
     app.command(name, rich_help_panel=panel)(command)
 app.add_typer(stream.stream, name="stream", rich_help_panel=CLUSTER)
 app.add_typer(steer.policy, name="policy", rich_help_panel=STEER)
-app.add_typer(experiments.experiments, name="experiments", rich_help_panel=MORE)
 app.add_typer(config.config, name="config", rich_help_panel=MORE)
 app.add_typer(certs.certs, name="certs", rich_help_panel=SERVE)
 
@@ -108,6 +110,17 @@ def _root(
         raise typer.Exit
 
 
+def add_plugins(found: Iterable[EntryPoint]) -> None:
+    """Add the commands of other packages: entry points, each a Typer application by its name."""
+    for plugin in found:
+        if plugin.name not in _names():
+            app.add_typer(plugin.load(), name=plugin.name, rich_help_panel=MORE)
+
+
+def _names() -> set[str | None]:
+    return {c.name for c in app.registered_commands} | {str(g.name) for g in app.registered_groups}
+
+
 def main() -> NoReturn:
     """The `dovetail` program."""
     if sys.platform == "linux":
@@ -121,13 +134,14 @@ def main() -> NoReturn:
 def run_command(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; whatever is refused is told, not raised."""
     as_json = "--json" in arguments
+    if not _names().intersection(arguments[:1]):  # looking for them takes a moment
+        add_plugins(entry_points(group=PLUGINS))
     try:
         outcome = app(args=list(arguments) or ["--help"], standalone_mode=False)
     except DovetailError as e:
         return _tell(e, as_json=as_json)
     except typer.TyperException as e:
-        known = {c.name for c in app.registered_commands}
-        words = [a for a in arguments[:1] if a in known]
+        words = [a for a in arguments[:1] if a in _names()]
         help_command = " ".join(["dovetail", *words, "--help"])
         message = " ".join(e.format_message().split()).rstrip(".")
         return _tell(ConfigError(message, remedy=f"see `{help_command}`"), as_json=as_json)

@@ -13,7 +13,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from dovetail_bench.workloads import UniformWorkload
+from dovetail.generator import UniformWorkload
 from kit.cli import TIMEOUT_S_MAX
 from kit.small_disks import full, small_disk
 from kit.trades import write_all

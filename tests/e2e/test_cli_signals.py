@@ -8,7 +8,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from dovetail_bench.workloads import UniformWorkload
+from dovetail.generator import UniformWorkload
 from kit.cli import dovetail, dovetail_signalled
 from kit.trades import write_all
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from dovetail_bench.stream_files import write_stream
+from dovetail.stream_files import write_stream
 
 SQL = """\
 SELECT t.symbol, t.trade_id, t.price, q.bid, q.venue, r.rating, t.price - q.bid AS over_bid

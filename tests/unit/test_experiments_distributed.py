@@ -12,6 +12,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from dovetail.generator import RangeWorkload
 from dovetail_bench import experiments
 from dovetail_bench.experiments import alternating, s4_cleanup, s4_fig07, s4_fig14, s4_fig16, stored
 from dovetail_bench.experiments import cluster_runs as runs
@@ -19,7 +20,6 @@ from dovetail_bench.experiments import s4_fig21 as fig21
 from dovetail_bench.experiments.experiment import Experiment
 from dovetail_bench.experiments.owned_workload import OwnedWorkload
 from dovetail_bench.experiments.page import filled
-from dovetail_bench.workloads import RangeWorkload
 from dovetail_proto.partitioning import canonical_keys, partition_ids
 
 

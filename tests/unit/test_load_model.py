@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dovetail.cli import run_command
-from dovetail_bench.load_model import LIMIT_BYTES, WORKLOADS, LoadModel, ModelSettings, Trace
+from dovetail.load_model import LIMIT_BYTES, WORKLOADS, LoadModel, ModelSettings, Trace
 
 
 def run(workload: str, policy: str, state_ratio: float = 1.5, intervals: int = 30) -> Trace:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.generator import UniformWorkload
 from dovetail.places import Places
 from dovetail_bench.kernel_join import join_plan
-from dovetail_bench.workloads import UniformWorkload
 from dovetail_proto.errors import OutputError, SpillError
 
 PLAN = join_plan(UniformWorkload())

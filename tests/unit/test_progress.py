@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
+from dovetail.generator import UniformWorkload
 from dovetail.progress import PLAIN_LINE_S, Panel, PlainLines
 from dovetail_bench.kernel_join import join_plan
-from dovetail_bench.workloads import UniformWorkload
 
 PLAN = join_plan(UniformWorkload())
 

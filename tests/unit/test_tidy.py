@@ -42,13 +42,6 @@ LAYER_EXCEPTIONS = {
         "dovetail_processor.expressions",
         "dovetail_processor.sinks",
     ),
-    # `dovetail generate` and the experiments are front doors to programs of the bench package.
-    "dovetail": (
-        "dovetail_bench.workloads",
-        "dovetail_bench.stream_files",
-        "dovetail_bench.experiments",
-        "dovetail_bench.load_model",
-    ),
 }
 """Modules (and what is below them) that a package may import although its layer may not."""
 

@@ -9,16 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dovetail_bench.stream_files import FORMATS, write_stream
-from dovetail_bench.workloads import (
-    HotKeyWorkload,
-    RangeWorkload,
-    UniformWorkload,
-    Workload,
-    mixed_ratios,
-    w1,
-    w2,
-)
+from dovetail.generator import HotKeyWorkload, RangeWorkload, UniformWorkload, Workload
+from dovetail.stream_files import FORMATS, write_stream
+from dovetail_bench.workloads import mixed_ratios, w1, w2
 from dovetail_proto.errors import ConfigError
 from dovetail_proto.partitioning import canonical_keys, partition_ids
 

@@ -19,11 +19,11 @@ from typing import Any
 import psutil
 import pyarrow as pa
 
+from dovetail.generator import Workload
 from dovetail.local_cluster import LocalCluster
 from dovetail.queries import Query
 from dovetail.streams import Stream
 from dovetail_bench.experiments.experiment import Experiment
-from dovetail_bench.workloads import Workload
 from dovetail_manager.adaptation.snapshot import AdaptationSettings
 from dovetail_pipeline.cleanup import CleanupResult, run_here
 from dovetail_pipeline.cleanup.stores import find_cleanups

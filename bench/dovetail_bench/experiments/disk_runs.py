@@ -18,9 +18,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from dovetail.generator import RangeWorkload
 from dovetail_bench.experiments.experiment import Experiment
 from dovetail_bench.experiments.owned_workload import OwnedWorkload
-from dovetail_bench.workloads import RangeWorkload
 from dovetail_manager.planner import plan_query
 from dovetail_pipeline.cleanup import run_local
 from dovetail_processor.engine import Engine, EngineSettings, Progress

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dovetail_bench.workloads import Keys, Workload
+from dovetail.generator import Keys, Workload
 from dovetail_proto.partitioning import canonical_keys, partition_ids
 from dovetail_proto.query import PARTITIONS_DEFAULT
 

@@ -13,13 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dovetail.generator import RangeWorkload
 from dovetail.queries import Query
 from dovetail_bench.experiments import cluster_runs
 from dovetail_bench.experiments.cluster_runs import SEED, Line, Load, limit_for, run_lines
 from dovetail_bench.experiments.experiment import Claim, Experiment
 from dovetail_bench.experiments.judging import per_cent
 from dovetail_bench.experiments.plotting import plot_minutes
-from dovetail_bench.workloads import RangeWorkload
 from dovetail_pipeline.cleanup import run_local
 from dovetail_pipeline.cleanup.stores import find_cleanups
 from dovetail_proto.spill_format import RunRecord, SpillStore

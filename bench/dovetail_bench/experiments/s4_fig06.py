@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dovetail.generator import RangeWorkload
 from dovetail_bench.experiments.cluster_runs import SEED, Line, Load, rows_of, run_lines
 from dovetail_bench.experiments.experiment import Claim, Experiment
 from dovetail_bench.experiments.judging import ALIKE, per_cent, quarters, shares_of
 from dovetail_bench.experiments.plotting import plot_minutes
-from dovetail_bench.workloads import RangeWorkload
 
 TITLE = "a small plan on 1 to 5 processors: range 50K, join ratio 1, a tuple every 20 ms"
 MINUTES = 40

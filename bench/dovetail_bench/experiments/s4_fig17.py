@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dovetail.generator import RangeWorkload
 from dovetail_bench.experiments.cluster_runs import SEED, Line, Load, limit_for, rows_of, run_lines
 from dovetail_bench.experiments.experiment import Claim, Experiment
 from dovetail_bench.experiments.judging import first_push_minute, per_cent
 from dovetail_bench.experiments.plotting import plot_minutes
-from dovetail_bench.workloads import RangeWorkload
 
 TITLE = "three machines, 2/3 of the groups on one: moving against pushing to disk"
 MINUTES = 60

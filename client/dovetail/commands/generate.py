@@ -48,8 +48,8 @@ def generate(
     4,2,1, a third of the partitions gets each of its keys four times within every 30 000 rows, a
     third twice, a third once. `hot-key` gives half of the first stream to one key.
     """
-    from dovetail_bench.stream_files import write_stream
-    from dovetail_bench.workloads import HotKeyWorkload, RangeWorkload, UniformWorkload, Workload
+    from dovetail.generator import HotKeyWorkload, RangeWorkload, UniformWorkload, Workload
+    from dovetail.stream_files import write_stream
 
     workload: Workload
     if kind == "ranges":

@@ -12,7 +12,7 @@ import typer
 from dovetail_proto.errors import ConfigError, OutputError
 
 if TYPE_CHECKING:
-    from dovetail_bench.load_model import ModelSettings, Trace
+    from dovetail.load_model import ModelSettings, Trace
 
 POLICIES_DEFAULT = ["none", "lazy-disk", "active-disk"]
 """What is compared unless told otherwise."""
@@ -47,7 +47,7 @@ def simulate(
     The decisions are the real ones; rows and machines are numbers. Time is virtual: a run of
     1000 processors and 500 000 groups takes about half a minute per policy.
     """
-    from dovetail_bench.load_model import LoadModel, ModelSettings
+    from dovetail.load_model import LoadModel, ModelSettings
 
     names = policy or POLICIES_DEFAULT
     if len(set(names)) != len(names):
