@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dovetail import Cluster
 from dovetail.queries import Query
 from dovetail_manager.adaptation.snapshot import AdaptationSettings
 from dovetail_proto.admin import AdaptationRecord
@@ -68,6 +70,17 @@ def last(query: Query, kind: str) -> AdaptationRecord | None:
     return next((r for r in query.adaptations() if kind in r.reason), None)
 
 
+def cluster_bytes(cluster: Cluster, sql: str) -> int:
+    """M_cluster of a query, as the policy counts it."""
+    query = cluster.submit(sql, name="empty", partitions=PARTITIONS, policy="active-disk")
+    compared = until(
+        lambda: next((r for r in query.adaptations() if "m_cluster_bytes" in r.numbers), None)
+    )
+    query.close(WAIT_S)
+    query.drop()
+    return int(compared.numbers["m_cluster_bytes"])
+
+
 def test_forced_pushes_stop_at_what_memory_cannot_hold(tmp_path: Path) -> None:
     """Bytes of memory are ordered, and bytes of memory are counted; files are smaller."""
     left, right = uneven(seed=1)
@@ -78,11 +91,7 @@ def test_forced_pushes_stop_at_what_memory_cannot_hold(tmp_path: Path) -> None:
         cluster = local.cluster
         streams = [cluster.stream("l", left.schema), cluster.stream("r", right.schema)]
         asked = {"name": "q", "partitions": PARTITIONS, "policy": "active-disk"}
-        query = cluster.submit(sql, **asked)
-        compared = until(lambda: last(query, "equally productive"))
-        query.close(WAIT_S)
-        query.drop()
-        expected = int(compared.numbers["m_cluster_bytes"]) + BOUND_BYTES
+        expected = cluster_bytes(cluster, sql) + BOUND_BYTES
         query = cluster.submit(sql, expected_state=expected, push_fraction=0.1, **asked)
         streams[0].send(left)
         streams[1].send(right)
@@ -110,6 +119,67 @@ def test_forced_pushes_stop_at_what_memory_cannot_hold(tmp_path: Path) -> None:
     assert owed.num_rows > 0
     sent = pa.concat_tables([left, late])
     assert same_bag(pa.concat_tables([run, owed]), sql, l=sent, r=right)
+
+
+BATCH_ROWS = 64 << 10
+HOT_ROWS = (4_000, 10_000)  # of a key, by stream: forty million combinations, which take seconds
+
+
+def with_hot_keys(seed: int) -> tuple[pa.Table, pa.Table]:
+    """A batch of each stream: a key of each processor is hot, and all it gives fails `< 1`."""
+    rng = np.random.default_rng(seed)
+    hot = [keys_of(owner, 1)[0] for owner in (0, 1)]
+    tables = []
+    for column, times in zip("vw", HOT_ROWS, strict=True):
+        rest = rng.permutation(3 * BATCH_ROWS)[: BATCH_ROWS - 2 * times] + max(hot) + 1
+        keys = np.concatenate([np.repeat(hot, times), rest])
+        values = np.concatenate([np.ones(2 * times), rng.random(len(rest))])
+        order = rng.permutation(BATCH_ROWS)
+        tables.append(pa.table({"k": keys[order], column: values[order]}))
+    return tables[0], tables[1]
+
+
+def test_a_push_that_is_ordered_in_the_middle_of_a_batch_follows_it(tmp_path: Path) -> None:
+    """It is not answered before it is done: every order is one push, and its bytes count once."""
+    left, right = with_hot_keys(seed=3)
+    sql = PAIR_SQL.format(left="l", right="r") + " WHERE l.v + r.w < 1"
+    settings = replace(SETTINGS, force_above_rate_ratio=0.5)  # whoever is busier
+    with small_cluster(
+        memory_bytes=MEMORY_BYTES, data_dir=tmp_path, adaptation=settings, sample_s=0.2
+    ) as local:
+        cluster = local.cluster
+        streams = [cluster.stream("l", left.schema), cluster.stream("r", right.schema)]
+        expected = cluster_bytes(cluster, sql) + BOUND_BYTES
+        asked = {"name": "q", "partitions": PARTITIONS, "policy": "lazy-disk"}
+        query = cluster.submit(sql, expected_state=expected, push_fraction=0.1, **asked)
+        streams[0].send(left)
+        query.wait(WAIT_S)
+        streams[1].send(right)
+        under_way = 2 * HOT_ROWS[0] * HOT_ROWS[1]
+        until(lambda: query.status().produced or None)
+        query.set_policy("active-disk")
+        until(lambda: next((r for r in query.adaptations() if r.decision[:4] == "push"), None))
+        status = query.status()
+        assert 0 < status.produced < under_way, "the order did not come in the middle of a batch"
+        assert status.pushes == 0
+        query.wait(WAIT_S)
+        until(lambda: last(query, "leaves nothing to push"))
+        orders = [r for r in query.adaptations() if r.decision.startswith("push")]
+        status = until(lambda: s if (s := query.status()).pushes >= len(orders) else None)
+        assert status.pushes == len(orders)
+        [bound] = [r for r in query.rebalance(dry_run=True) if "leaves nothing" in r.reason]
+        on_disk = sum(pq.read_metadata(f).num_rows for f in (tmp_path / "spill").rglob("*.parquet"))
+        bytes_per_row = status.held_bytes / (2 * BATCH_ROWS - on_disk)
+        largest = 1.5 * 2 * BATCH_ROWS / PARTITIONS * bytes_per_row
+        forced = bound.numbers["forced_bytes"]
+        assert BOUND_BYTES <= forced <= BOUND_BYTES + largest
+        # A row of a hot key, which shares the key's entry in the index, takes less than others.
+        assert abs(forced - on_disk * bytes_per_row) < 0.3 * forced
+        query.close(WAIT_S)
+        query.cleanup(tmp_path / "owed", master="local")
+        found = query.results().to_arrow()
+    owed = pq.read_table(tmp_path / "owed" / "phase=cleanup").select(found.column_names)
+    assert same_bag(pa.concat_tables([found, owed]), sql, l=left, r=right)
 
 
 def test_what_will_come_is_estimated_from_files_and_announced_rows(tmp_path: Path) -> None:
