@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -47,6 +47,13 @@ def print_table(
     listed = [list(row) for row in rows]
     out = console()
     out.print(table(columns, listed, out.width, spare=spare) if listed else empty)
+
+
+def print_facts(facts: Mapping[str, str]) -> None:
+    """A title and its text on each line, whatever its length: terminals wrap by themselves."""
+    wide, out = max(map(len, facts)) + 2, console()
+    for title, text in facts.items():
+        out.print(f"{title:<{wide}}{text}", soft_wrap=True)
 
 
 def table(

@@ -229,7 +229,7 @@ def test_what_will_come_is_estimated_from_files_and_announced_rows(tmp_path: Pat
         untold = "M_query is without what streams 'l' still bring, which nobody told"
         assert query.status().warning.startswith(untold)
         here = {"DOVETAIL_URL": local.url, "DOVETAIL_TOKEN": local.token}
-        assert f"warning         {untold}" in dovetail("status", "q", environment=here).out
+        assert f"warning        {untold}" in dovetail("status", "q", environment=here).out
         head = {"Authorization": f"Bearer {local.token}"}
         with httpx.stream("GET", f"{local.url}/v1/events", headers=head, timeout=WAIT_S) as events:
             lines = events.iter_lines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -54,3 +55,31 @@ def test_what_is_piped_has_a_line_for_each_row(
         text = capsys.readouterr().out
         assert text.count("a-long-folder/") == 20 or columns
         assert len([line for line in text.splitlines() if "a-long" in line]) <= lines
+
+
+@pytest.mark.parametrize(
+    "words", [("doctor",), ("simulate", "--processors", "9", "--groups", "90")]
+)
+@pytest.mark.parametrize("columns", [None, "80"])
+def test_commands_with_facts_of_their_own_cut_nothing(
+    words: tuple[str, ...],
+    columns: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """Piped, a fact is a line; at 80 columns a row may become a block, with every title."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    run_command(words)
+    text = capsys.readouterr().out
+    assert "…" not in text
+    if words[0] == "doctor":
+        packages = next(line for line in text.splitlines() if line.startswith("packages"))
+        assert "pyarrow" in packages
+        assert "sqlglot" in packages
+    else:
+        assert {"policy", "spread", "moves", "moved", "pushed", "output"} <= set(text.split())
+        assert "active-disk" in text.split()

@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from dovetail.quantities import format_bytes
+from dovetail.tables import console, print_facts
 from dovetail_proto.errors import ConfigError, DovetailError
 
 PACKAGES = ("dovetail", "duckdb", "numba", "numpy", "pyarrow", "sqlglot", "pyspark")
@@ -180,30 +181,22 @@ def _ended(name: str) -> str:
 
 
 def _print(findings: Findings) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     cache = "writable" if findings.kernel_cache_writable else "cannot be written"
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_row("python", findings.python)
-    table.add_row(
-        "packages", ", ".join(f"{n} {v or 'absent'}" for n, v in findings.packages.items())
-    )
-    table.add_row("cores", str(findings.cores))
-    table.add_row(
-        "memory",
-        f"{format_bytes(findings.memory_bytes)}, {format_bytes(findings.memory_free_bytes)} free",
-    )
-    table.add_row(
-        "temporary folder",
-        f"{findings.temporary_folder}, {format_bytes(findings.temporary_free_bytes)} free",
-    )
-    table.add_row("kernel cache", f"{findings.kernel_cache}, {cache}")
-    table.add_row("java", findings.java or f"none: {findings.java_remedy}")
-    table.add_row("cluster", findings.cluster or "none here: `dovetail up` starts one")
-    console = Console(highlight=False)
-    console.print(table)
+    memory, free = format_bytes(findings.memory_bytes), format_bytes(findings.memory_free_bytes)
+    facts = {
+        "python": findings.python,
+        "packages": ", ".join(f"{n} {v or 'absent'}" for n, v in findings.packages.items()),
+        "cores": str(findings.cores),
+        "memory": f"{memory}, {free} free",
+        "temporary folder": f"{findings.temporary_folder}, "
+        f"{format_bytes(findings.temporary_free_bytes)} free",
+        "kernel cache": f"{findings.kernel_cache}, {cache}",
+        "java": findings.java or f"none: {findings.java_remedy}",
+        "cluster": findings.cluster or "none here: `dovetail up` starts one",
+    }
+    print_facts(facts)
+    out = console()
     for problem in findings.problems():
-        console.print(f"problem: {problem}", style="bold red")
+        out.print(f"problem: {problem}", style="bold red")
     if not findings.problems():
-        console.print("all is well", style="green")
+        out.print("all is well", style="green")

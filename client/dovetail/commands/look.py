@@ -17,7 +17,7 @@ from dovetail.commands.cluster_options import (
     print_json,
 )
 from dovetail.quantities import format_bytes, format_count
-from dovetail.tables import console, print_table, table
+from dovetail.tables import console, print_facts, print_table, table
 
 if TYPE_CHECKING:
     from dovetail.cluster import Cluster
@@ -232,8 +232,7 @@ def _show_query(q: a.QueryStatus) -> None:
         facts["warning"] = q.warning
     if q.cleanup:
         facts["clean-up"] = _cleanup(q.cleanup[0])
-    for title, text in facts.items():
-        print(f"{title:<16}{text}")
+    print_facts(facts)
     print_table(
         ("processor", "stage", "groups", "in memory", "on disk", "results", "queued"),
         [

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from dovetail.quantities import format_count
+from dovetail.tables import print_table
 from dovetail_proto.errors import ConfigError
 
 GROUPS_SHOWN = 20
@@ -32,24 +33,12 @@ def owed(
     if as_json:
         print(json.dumps(asdict(report)))
         return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD)
-    for title in ("group", "generations", "rows", "owed"):
-        table.add_column(title, justify="right")
     largest = sorted(report.groups, key=lambda g: -g.owed)
-    for group in largest[:GROUPS_SHOWN]:
-        table.add_row(
-            str(group.group),
-            str(group.generations),
-            format_count(sum(group.rows)),
-            format_count(group.owed),
-        )
-    console = Console(highlight=False)
-    if largest:
-        console.print(table)
+    print_table(
+        ("group", "generations", "rows", "owed"),
+        [(g.group, g.generations, sum(g.rows), g.owed) for g in largest[:GROUPS_SHOWN]],
+        empty="no group owes anything",
+    )
     if len(largest) > GROUPS_SHOWN:
-        console.print(f"… and {len(largest) - GROUPS_SHOWN} groups more; --json lists them all")
-    console.print(f"owed in all: {format_count(report.owed)} combinations")
+        print(f"… and {len(largest) - GROUPS_SHOWN} groups more; --json lists them all")
+    print(f"owed in all: {format_count(report.owed)} combinations")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dovetail.tables import print_table
 from dovetail_proto.errors import ConfigError, OutputError
 
 if TYPE_CHECKING:
@@ -94,35 +95,31 @@ def _summary(trace: Trace) -> dict[str, float]:
 
 
 def _print(base: ModelSettings, traces: list[Trace]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 1, 0, 0))
     heads = ("policy", "spread", "moves", "moved", "again", "pushed", "ordered", "kept out")
-    for head in (*heads, "output", "decide"):
-        table.add_column(head, justify="left" if head == "policy" else "right", no_wrap=True)
+    rows = []
     best = max(sum(t.produced) for t in traces) or 1.0
     for trace in traces:
         s = _summary(trace)
-        table.add_row(
-            trace.policy,
-            f"{s['spread_mean_late']:.3f}",
-            f"{s['moves_total']:.0f}",
-            f"{s['moved_bytes_total'] / 1e9:.1f}",
-            str(trace.moved_again),
-            f"{s['pushed_bytes_total'] / 1e9:.1f}",
-            f"{s['forced_bytes_total'] / 1e9:.1f}",
-            f"{s['held_up_bytes_total'] / 1e9:.1f}",
-            f"{s['produced_total'] / best:.0%}",
-            f"{s['decision_cpu_s_max']:.2f}",
+        rows.append(
+            (
+                trace.policy,
+                f"{s['spread_mean_late']:.3f}",
+                round(s["moves_total"]),
+                f"{s['moved_bytes_total'] / 1e9:.1f}",
+                trace.moved_again,
+                f"{s['pushed_bytes_total'] / 1e9:.1f}",
+                f"{s['forced_bytes_total'] / 1e9:.1f}",
+                f"{s['held_up_bytes_total'] / 1e9:.1f}",
+                f"{s['produced_total'] / best:.0%}",
+                s["decision_cpu_s_max"],
+            )
         )
-    console = Console()
-    console.print(
+    print(
         f"{base.processors} processors, {base.groups} groups, {base.workload} load, state "
         f"{base.state_ratio:g} × memory, {base.intervals} intervals, seed {base.seed}\n"
     )
-    console.print(table)
-    console.print(
+    print_table((*heads, "output", "decide"), rows, spare=("decide", "again", "ordered"))
+    print(
         "\nspread: standard deviation of memory used, as share of the limit, second half\n"
         "moved, pushed, ordered (pushed by the manager's order), kept out (memory full): GB\n"
         "again: groups moved twice within five intervals · decide: longest decision, CPU s\n"
