@@ -128,7 +128,8 @@ REFUSED: dict[tuple[str, ...], Any] = {
     ("feed", "twice", "trades.parquet"): lambda c, _: c.stream("twice").send(TABLES["trades"]),
     ("feed", "over", "quotes.parquet"): lambda c, _: c.stream("over").send(TABLES["quotes"]),
     ("submit", "bad.sql"): lambda c, _: c.submit("SELECT 1", name="bad"),
-    ("submit", "good.sql", "--name", "taken"): lambda c, _: c.submit(GOOD, name="taken"),
+    ("submit", "same.sql", "--name", "taken"): lambda c, _: c.submit(SAME, name="taken"),
+    ("submit", "good.sql"): lambda c, _: c.submit(GOOD, name="good"),
     ("move", "taken", "--groups", "4000", "--to", "p1"): lambda c, _: c.query("taken").move(
         [4000], "p1"
     ),
@@ -140,6 +141,7 @@ REFUSED: dict[tuple[str, ...], Any] = {
 }
 
 GOOD = "SELECT a.symbol, b.bid FROM twice a JOIN over b ON a.symbol = b.symbol"
+SAME = GOOD.replace("over", "twice")
 
 
 @pytest.fixture(scope="module")
@@ -147,9 +149,11 @@ def used(folder: Folder) -> Folder:
     """The same folder, with what the refusals are about."""
     with _client(folder) as cluster:
         cluster.stream("twice", TABLES["quotes"].schema)
-        cluster.stream("over", TABLES["quotes"].schema).end()
+        over = cluster.stream("over", TABLES["quotes"].schema)
         cluster.submit(GOOD, name="taken", partitions=8)
+        over.end()
     (folder.path / "good.sql").write_text(GOOD)
+    (folder.path / "same.sql").write_text(SAME)
     (folder.path / "bad.sql").write_text("SELECT 1")
     return folder
 

@@ -124,8 +124,9 @@ class AdminService:
         """Plan a query over the declared streams and start it on all processors.
 
         Returns when they run it, so that it sees every row that is sent from then on. ConfigError
-        or QueryError if it cannot be planned; Refusal if the name is taken, if it fails at once, or
-        (of domain `busy`) if it is submitted and a processor does not hear of it.
+        or QueryError if it cannot be planned; Refusal if the name is taken, if a stream has ended,
+        if it fails at once, or (of domain `busy`) if it is submitted and a processor does not hear
+        of it.
         """
         name = QueryName(check_name("query", request.name))
         schemas = self._cluster.look(
@@ -146,17 +147,18 @@ class AdminService:
             spill_root=self._spill_root,
             created_s=self._cluster.now_s(),
         )
-        self._do(
-            lambda g, now_s: g.submit(
+
+        def start(g: Governor, now_s: float) -> list[Output]:
+            status.refuse_if_over(g, plan)
+            return g.submit(
                 spec,
                 disk=disk_of(request, g.steering.settings.adaptation),
                 weights=request.weights or None,
                 expected_bytes=request.expected_state_bytes or None,
                 now_s=now_s,
-            ),
-            lambda g: None,
-            told=f"query {name!r} is submitted",
-        )
+            )
+
+        self._do(start, lambda g: None, told=f"query {name!r} is submitted")
         made = self.get_query(a.QueryRef(name))
         if made.state == "failed":
             raise Refusal(

@@ -11,6 +11,7 @@ from dovetail_proto import admin as a
 from dovetail_proto.errors import Domain, Refusal, without_credentials
 from dovetail_proto.ids import GroupId, ProcessorId, QueryName, StreamName
 from dovetail_proto.messages import Stage, StreamLoad
+from dovetail_proto.query import QueryPlan
 
 
 def stream_status(governor: Governor, name: str) -> a.StreamStatus:
@@ -29,6 +30,27 @@ def stream_status(governor: Governor, name: str) -> a.StreamStatus:
         path=record.path or "",
         created_s=record.created_s,
     )
+
+
+def refuse_if_over(governor: Governor, plan: QueryPlan) -> None:
+    """Refusal if a query would read a stream of which nothing more can come.
+
+    A stream that has ended takes no rows, and queries are not given those of before. A file is read
+    once, from the first query on; until then it does not matter that its stream has ended.
+    """
+    for name in {i.stream: None for i in plan.inputs}:
+        record = governor.catalog.stream(name)
+        load = _stream_load(governor, record)
+        if load.ended and load.rows_left == 0 if record.path else record.ended:
+            end = f"its file {record.path!r} has been read" if record.path else "it has ended"
+            raise Refusal(
+                Domain.STREAM,
+                f"nothing more comes on stream {name!r}: {end}; query {plan.name!r} would find "
+                "nothing",
+                remedy="create another stream, submit the query on it, then "
+                + ("it is read" if record.path else "send the rows"),
+                reason="state",
+            )
 
 
 def query_status(governor: Governor, name: str) -> a.QueryStatus:
