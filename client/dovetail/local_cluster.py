@@ -87,8 +87,9 @@ class LocalCluster:
         self.names = [f"p{i + 1}" for i in range(processors)]
         self.processes: dict[str, ServiceProcess] = {}  # by name; the manager's is "manager"
         self.security = security or Security(secrets.token_urlsafe(24))
-        self.address = _with_port(listen)  # of the manager's gRPC
-        self._rest = _with_port(rest)
+        self._kept: list[socket.socket] = []  # keep ports of ours from others, until `stop`
+        self.address = _with_port(listen, self._kept)  # of the manager's gRPC
+        self._rest = _with_port(rest, self._kept)
         self._temporary = data_dir is None
         self.data_dir = Path(data_dir or tempfile.mkdtemp(prefix="dovetail-")).absolute()
         self._memory_bytes = memory_bytes
@@ -168,6 +169,8 @@ class LocalCluster:
         for process in processors:
             process.end()
         self._stop_manager()
+        while self._kept:
+            self._kept.pop().close()
         self.processes.clear()
         if self._admin is not None:
             self._admin.close()
@@ -274,12 +277,17 @@ class LocalCluster:
         self.stop()
 
 
-def _with_port(address: str) -> str:
-    """The address with a free port where it names none: a restarted manager has to keep it."""
+def _with_port(address: str, kept: list[socket.socket]) -> str:
+    """The address with a free port where it names none: a restarted manager has to keep it.
+
+    A socket in `kept` holds the port, also while no manager runs: whoever asks the system for any
+    port gets another, and a manager, which says that it shares the address, gets this one.
+    """
     host, _, port = address.rpartition(":")
     if port != "0":
         return address
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((host.strip("[]"), 0))
-        return f"{host}:{probe.getsockname()[1]}"
+    holder = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    kept.append(holder)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind((host.strip("[]"), 0))
+    return f"{host}:{holder.getsockname()[1]}"

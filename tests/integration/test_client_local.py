@@ -8,8 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -24,9 +22,10 @@ from dovetail_proto.errors import ConfigError, Refusal
 from dovetail_proto.transport import Unreachable, call_metadata, open_channel, raised
 from dovetail_proto.wire import admin as wire
 from kit.cli import dovetail as run_command
+from kit.cluster_faults import until
 from kit.clusters import PAIR_SQL, gone, pair, same_bag, small_cluster
 
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 DEAD_AFTER_S = 8.0
 """A processor that loads its kernels on a busy machine is silent for a second or two."""
@@ -39,16 +38,6 @@ with small_cluster(processors=1) as local:
     print(json.dumps([p.pid for p in local.processes.values()]), flush=True)
     sys.stdin.read()
 """
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Wait until it is true, for a minute."""
-    patience = threading.Event()
-    for _ in range(600):
-        if true():
-            return
-        patience.wait(0.1)
-    raise AssertionError("waited in vain")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "Ctrl-C"])
@@ -97,6 +86,27 @@ def test_a_cluster_whose_address_is_taken_starts_nothing(face: str, tmp_path: Pa
             local.start()
     assert local.processes == {}
     assert not (tmp_path / "logs").exists()
+
+
+def test_nobody_gets_the_ports_of_a_cluster_before_or_between_its_managers() -> None:
+    """They are chosen before anything listens there, and a manager that comes back needs them."""
+    local = small_cluster(processors=1)
+
+    def takes(address: str) -> bool:
+        with socket.socket() as other:  # as one that asks for any port would get it
+            try:
+                other.bind(("127.0.0.1", int(address.rpartition(":")[2])))
+            except OSError:
+                return False
+        return True
+
+    addresses = (local.address, local.url)
+    assert not any(map(takes, addresses))
+    with local:
+        local.kill("manager")
+        assert not any(map(takes, addresses))
+        local.restart_manager()
+        assert local.cluster.status().epoch == 2
 
 
 def test_a_temporary_folder_goes_and_a_named_one_stays(tmp_path: Path) -> None:
