@@ -181,7 +181,7 @@ def test_an_error_after_lost_answers_says_that_the_outcome_is_unknown(
 ) -> None:
     """The same write may be repeated later, and is done once."""
     url = redis_server.fresh_url().replace(f":{redis_server.port}/", f":{proxy.port}/")
-    store = open_store(url, patience_s=0.5)
+    store = open_store(url, patience_s=3.0)
     office = store.claim("m")
     write = Write(office.epoch, 1, {"a": "1"})
     proxy.lose_requests = 1000
@@ -233,7 +233,7 @@ def mortal(tmp_path: Path) -> Iterator[RedisServer]:
 
 def test_a_killed_server_has_all_that_it_confirmed_when_it_is_back(mortal: RedisServer) -> None:
     """Entries, histories and the office: the same manager goes on by the same handle."""
-    store = open_store(mortal.url, patience_s=0.5)
+    store = open_store(mortal.url, patience_s=3.0)
     office = store.claim("m")
     for revision in range(1, 21):
         store.write(Write(office.epoch, revision, {"a": str(revision), f"k/{revision}": "x"}))

@@ -15,13 +15,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from kit.cli import TIMEOUT_S_MAX, Folder
-from kit.cluster_faults import DEAD_AFTER_S, until
+from kit.cluster_faults import until
 from kit.clusters import PAIR_SQL, gone, pair, same_bag
 
 UP = ("up", "--processors", "2", "--memory", "64MB")
 ANY = ("--listen", "127.0.0.1:0", "--rest", "127.0.0.1:0")
 LEFT, RIGHT = pair(seed=6)
 SQL = PAIR_SQL.format(left="l", right="r")
+
+DEAD_AFTER_S = 8.0
+"""A processor that loads its kernels on a busy machine is silent for a second or two."""
 
 
 @pytest.fixture

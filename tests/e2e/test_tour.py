@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.cli import TIMEOUT_S_MAX, dovetail
+from kit.cli import dovetail
 from kit.cluster_faults import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,6 +21,9 @@ BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 FREE_PORTS = {"DOVETAIL_LISTEN": "127.0.0.1:0", "DOVETAIL_REST": "127.0.0.1:0"}
 """Somebody may have a cluster on the usual ones."""
+
+BLOCK_TIMEOUT_S = 600
+"""A block has several commands, each of which takes seconds on a busy machine."""
 
 
 @pytest.fixture
@@ -58,7 +61,7 @@ def _run(block: str, folder: Path) -> str:
         env={**os.environ, **FREE_PORTS, "PATH": programs, "COLUMNS": "160"},
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S_MAX,
+        timeout=BLOCK_TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"

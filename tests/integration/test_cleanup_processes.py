@@ -191,7 +191,7 @@ def test_other_processes_end_with_the_one_that_was_killed(copied: Spilled, tmp_p
         assert others
         program.process.send_signal(signal.SIGKILL)
         program.process.wait()
-        _, alive = psutil.wait_procs(others, timeout=30)
+        _, alive = psutil.wait_procs(others, timeout=120)
         assert not alive
     run_local(copied.store, tmp_path / "out", workers=1, memory_bytes=MEMORY_BYTES)
     assert read_bag(tmp_path / "out") == owed_results(copied)

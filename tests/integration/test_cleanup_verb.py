@@ -90,27 +90,32 @@ def test_rest_starts_and_watches_a_clean_up(
     """To the exact join; who may only look may watch it, and the operator's list is kept to."""
     url = f"{local.url}/v1/queries/q/cleanup"
     admin, reader = ({"Authorization": f"Bearer {t}"} for t in (local.token, READ_TOKEN))
-    assert httpx.get(url, headers=reader).status_code == 404
+    assert httpx.get(url, headers=reader, timeout=WAIT_S).status_code == 404
     body = {"master": "local", "output": str(tmp_path)}
-    assert httpx.post(url, headers=reader, json=body).status_code == 403
-    assert httpx.delete(url, headers=reader).status_code == 403
-    refused = httpx.post(url, headers=admin, json={**body, "master": "spark://elsewhere:7077"})
+    assert httpx.post(url, headers=reader, json=body, timeout=WAIT_S).status_code == 403
+    assert httpx.delete(url, headers=reader, timeout=WAIT_S).status_code == 403
+    refused = httpx.post(
+        url, headers=admin, json={**body, "master": "spark://elsewhere:7077"}, timeout=WAIT_S
+    )
     assert refused.status_code == 400
     assert "'spark://elsewhere:7077' is not one that this cluster allows" in refused.text
-    assert httpx.post(url, headers=admin, json={**body, "output": "here"}).status_code == 400
-    begun = httpx.post(url, headers=admin, json=body)
+    assert (
+        httpx.post(url, headers=admin, json={**body, "output": "here"}, timeout=WAIT_S).status_code
+        == 400
+    )
+    begun = httpx.post(url, headers=admin, json=body, timeout=WAIT_S)
     assert begun.status_code == 202, begun.text
     assert begun.json()["state"] == "running"
 
     def ended() -> Any:
-        found = httpx.get(url, headers=reader).json()
+        found = httpx.get(url, headers=reader, timeout=WAIT_S).json()
         return found if found["state"] != "running" else None
 
     done = until(ended)
     assert (done["state"], done["cause"]) == ("done", "")
     assert done["output"] == f"{tmp_path}/phase=cleanup"
     assert is_whole(query, tmp_path)
-    status = httpx.get(f"{local.url}/v1/queries/q", headers=reader).json()
+    status = httpx.get(f"{local.url}/v1/queries/q", headers=reader, timeout=WAIT_S).json()
     assert status["cleanup"] == [done]
 
 
@@ -144,7 +149,7 @@ def test_a_cancelled_clean_up_is_resumed(local: LocalCluster, query: Query, tmp_
             query.start_cleanup(tmp_path)
         with pytest.raises(Refusal, match="is being cleaned up"):
             query.drop()
-        (child,) = children(local)
+        (child,) = until(lambda: children(local))
         assert query.cancel_cleanup().state == "cancelled"
         assert gone(child.pid)
         with pytest.raises(Interrupted, match="was cancelled"):

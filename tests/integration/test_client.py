@@ -17,9 +17,10 @@ import dovetail
 from dovetail import Cluster, LocalCluster, Query, Stream
 from dovetail_proto.errors import Domain, InputError, QueryError, Refusal, Unauthenticated
 from kit.client_calls import none_left
+from kit.cluster_faults import until
 from kit.clusters import PAIR_SQL, pair, same_bag, small_cluster
 
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -193,14 +194,14 @@ def test_operators_move_and_pin_groups_while_rows_arrive(cluster: Cluster) -> No
     mine = [p.group for p in query.partitions().partitions if p.owner == "p1"]
     move = query.move(mine[:3], "p2")
     right.send(tables[1])
-    _until(lambda: query.moves()[0].ended_s > 0)
+    until(lambda: query.moves()[0].ended_s > 0)
     assert (query.moves()[0].id, query.moves()[0].outcome) == (move.id, "completed")
     assert {query.partitions().partitions[g].owner for g in mine[:3]} == {"p2"}
     pinned = query.pin(mine[:1])
     assert [p.group for p in pinned.partitions if p.pinned] == mine[:1]
     assert not any(p.pinned for p in query.unpin(mine[:1]).partitions)
     assert query.rebalance(dry_run=True)
-    _until(lambda: bool(query.adaptations()))
+    until(lambda: bool(query.adaptations()))
     assert query.set_policy("active-disk").policy == "active-disk"
     query.wait(WAIT_S)
     assert is_join(query.results().to_arrow(), *tables)
@@ -228,7 +229,7 @@ def test_a_stream_can_be_read_from_a_file(cluster: Cluster, tmp_path: Path) -> N
         cluster.create_stream(name, path=tmp_path / f"{name}.parquet")
     sql = PAIR_SQL.format(left="file_l", right="file_r")
     query = cluster.submit(sql, name="file", partitions=20)
-    _until(lambda: all(s.drained for s in cluster.streams() if s.name.startswith("file_")))
+    until(lambda: all(s.drained for s in cluster.streams() if s.name.startswith("file_")))
     query.wait(WAIT_S)
     assert is_join(query.results().to_arrow(), *tables)
     with pytest.raises(InputError, match="is read from"):
@@ -350,7 +351,7 @@ def test_a_wrong_token_is_refused_everywhere(local: LocalCluster) -> None:
     with dovetail.connect(local.url, "wrong") as stranger:
         address = local.cluster.status().processors[0].address
         with pytest.raises(dovetail.DovetailError, match="token"):
-            stranger._channels.joined({"p1": address}, "any", 5)
+            stranger._channels.joined({"p1": address}, "any", WAIT_S)
 
 
 def test_a_query_that_only_counts_has_no_results_to_read(cluster: Cluster) -> None:
@@ -366,12 +367,3 @@ def test_a_query_that_only_counts_has_no_results_to_read(cluster: Cluster) -> No
 def _first_of(cluster: Cluster, owner: str) -> int:
     owned = cluster.query("refused").partitions().partitions
     return next(p.group for p in owned if p.owner == owner)
-
-
-def _until(true: Any) -> None:
-    patience = threading.Event()
-    for _ in range(600):
-        if true():
-            return
-        patience.wait(0.1)
-    raise AssertionError("waited in vain")

@@ -22,7 +22,7 @@ from dovetail_proto.partitioning import canonical_keys, partition_ids
 from kit.cli import dovetail
 from kit.clusters import PAIR_SQL, same_bag, small_cluster
 
-WAIT_S = 60.0
+WAIT_S = 120.0
 PARTITIONS = 20
 MEMORY_BYTES = 24_000_000
 BOUND_BYTES = 2_000_000

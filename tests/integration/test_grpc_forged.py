@@ -120,16 +120,16 @@ def outcome(
     call: Callable[..., object]
     if name in STREAMING and name in ANSWERED_BY_STREAM:
         stream = channel.stream_stream(path)
-        call = lambda: list(stream(iter([sent]), metadata=metadata, timeout=20))  # noqa: E731
+        call = lambda: list(stream(iter([sent]), metadata=metadata, timeout=120))  # noqa: E731
     elif name in STREAMING:
         many = channel.stream_unary(path)
-        call = lambda: many(iter([sent]), metadata=metadata, timeout=20)  # noqa: E731
+        call = lambda: many(iter([sent]), metadata=metadata, timeout=120)  # noqa: E731
     elif name in ANSWERED_BY_STREAM:
         answers = channel.unary_stream(path)
-        call = lambda: list(answers(sent, metadata=metadata, timeout=20))  # noqa: E731
+        call = lambda: list(answers(sent, metadata=metadata, timeout=120))  # noqa: E731
     else:
         one = channel.unary_unary(path)
-        call = lambda: one(sent, metadata=metadata, timeout=20)  # noqa: E731
+        call = lambda: one(sent, metadata=metadata, timeout=120)  # noqa: E731
     try:
         call()
     except grpc.RpcError as e:

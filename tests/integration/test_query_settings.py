@@ -53,7 +53,9 @@ def test_a_query_has_its_own_settings_and_else_the_managers(
         head = {"Authorization": f"Bearer {local.token}"}
         for name, given in {"rest": {}, "rest-own": OWN}.items():
             body = {"name": name, "sql": SQL, **given}
-            httpx.post(f"{local.url}/v1/queries", json=body, headers=head).raise_for_status()
+            httpx.post(
+                f"{local.url}/v1/queries", json=body, headers=head, timeout=60
+            ).raise_for_status()
         with open_channel(local.address, local.security) as channel:
             submit = channel.unary_unary("/dovetail.v1.Admin/Submit")
             for name, given in {"grpc": {}, "grpc-own": OWN}.items():

@@ -208,8 +208,8 @@ def test_health_and_the_description_need_no_token(rest: Running) -> None:
     """And the page loads nothing from elsewhere."""
     base = str(rest.http.base_url)
     for path in ("/healthz", "/readyz", "/openapi.json", "/docs"):
-        assert httpx.get(f"{base}{path}").status_code == 200
-    assert "//" not in httpx.get(f"{base}/docs").text.replace("</", "")
+        assert httpx.get(f"{base}{path}", timeout=60).status_code == 200
+    assert "//" not in httpx.get(f"{base}/docs", timeout=60).text.replace("</", "")
 
 
 def test_the_document_says_which_paths_take_a_token_and_names_each_operation(

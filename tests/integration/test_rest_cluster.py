@@ -22,7 +22,7 @@ from dovetail_proto.transport import Security
 from kit.admin_standin import ipc
 
 TOKEN = "all"
-WAIT_S = 30.0
+WAIT_S = 120.0
 NAMES = ("p1", "p2")
 SQL = "SELECT t.k, t.v AS tv, q.v AS qv FROM trades t JOIN quotes q ON t.k = q.k"
 COLUMNS = [{"name": "k", "type": "int64"}, {"name": "v", "type": "text"}]
@@ -36,27 +36,16 @@ class Cluster:
     http: httpx.Client
     processes: dict[str, subprocess.Popen[bytes]]
 
-    def until(self, *kinds: str) -> dict[str, object]:
-        """Wait until events of `kinds` have happened, once each per mention; the last one."""
-        missing = list(kinds)
+    def until(self, kind: str, query: str = "", times: int = 1) -> dict[str, object]:
+        """Wait until it has happened so often since the start, to a query or none; the event."""
         with self.http.stream("GET", "/v1/events") as answer:
             for line in answer.iter_lines():
                 if line.startswith("data: "):
                     event: dict[str, object] = json.loads(line.removeprefix("data: "))
-                    if event["kind"] in missing:
-                        missing.remove(str(event["kind"]))
-                    if not missing:
+                    times -= (event["kind"], event["query"]) == (kind, query)
+                    if not times:
                         return event
-        raise AssertionError(f"the stream ended before {missing}")
-
-    def until_closed(self, query: str) -> None:
-        """Wait until a query has closed."""
-        with self.http.stream("GET", "/v1/events") as answer:
-            for line in answer.iter_lines():
-                event = json.loads(line.removeprefix("data: ")) if line[:6] == "data: " else {}
-                if (event.get("kind"), event.get("query")) == ("query-closed", query):
-                    return
-        raise AssertionError(f"the stream ended before {query!r} has closed")
+        raise AssertionError(f"the stream ended before {kind} {query}")
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +57,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         rest="127.0.0.1:0",
         security=Security(token=TOKEN),
         spill_root=str(folder / "spill"),
-        dead_after_s=5.0,
+        dead_after_s=8.0,
     )
     with ManagerServer(settings) as manager:
         processes = {name: start(name, manager.address, folder) for name in NAMES}
@@ -77,12 +66,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             token = {"Authorization": f"Bearer {TOKEN}"}
             with httpx.Client(base_url=base, headers=token, timeout=60) as http:
                 made = Cluster(http, processes)
-                made.until(*["processor-joined"] * len(NAMES))
+                made.until("processor-joined", times=len(NAMES))
                 yield made
         finally:
             for process in processes.values():
                 process.kill()
-                process.wait(30)
+                process.wait(WAIT_S)
 
 
 def start(name: str, manager: str, folder: Path) -> subprocess.Popen[bytes]:
@@ -140,7 +129,7 @@ def test_a_query_is_steered_and_closed_over_rest(cluster: Cluster) -> None:
     mine = [p["group"] for p in owners if p["owner"] == "p1"]
     moved = http.post("/v1/queries/steered/move", json={"groups": mine, "to": "p2"})
     assert moved.status_code == 202, moved.text
-    cluster.until("move-ended")
+    cluster.until("move-ended", "steered")
     after = http.get("/v1/queries/steered/partitions").json()["partitions"]
     assert {p["owner"] for p in after} == {"p2"}
     for stream in ("bids", "asks"):
@@ -150,7 +139,7 @@ def test_a_query_is_steered_and_closed_over_rest(cluster: Cluster) -> None:
     row = http.get("/v1/queries/steered/results", params=followed, headers=accept)
     assert row.json() == {"k": 1}
     assert http.post("/v1/queries/steered/close").json()["phase"] == "closing"
-    cluster.until("query-closed")
+    cluster.until("query-closed", "steered")
     assert http.post("/v1/queries/steered/wait").json() == {"rows": 2}
     assert http.delete("/v1/queries/steered").status_code == 200
     assert http.get("/v1/queries/steered").status_code == 404
@@ -172,6 +161,7 @@ def test_what_was_accepted_is_joined_before_a_query_closes(cluster: Cluster) -> 
     sent = http.post("/v1/streams/here/batches", json=left)
     assert sent.json()["readers"] == 2
     for query in ("kept", "beside"):
+        assert http.post(f"/v1/queries/{query}/wait").json() == {"rows": 20}
         assert http.post(f"/v1/queries/{query}/pause").is_success
     right = [{"k": n % 20, "v": f"t{n}"} for n in range(50)]
     numbered = {"Dovetail-Source": "again", "Dovetail-Sequence": "1"}
@@ -186,7 +176,7 @@ def test_what_was_accepted_is_joined_before_a_query_closes(cluster: Cluster) -> 
         assert "not joined within" in waited.json()["message"]
         assert not any(call.done() for call in calls)
         assert http.post("/v1/queries/kept/close").is_success
-        cluster.until_closed("kept")
+        cluster.until("query-closed", "kept")
         assert not any(call.done() for call in calls)
         assert http.post("/v1/queries/beside/resume").is_success
         for call in calls:
@@ -217,7 +207,7 @@ def test_a_processor_that_dies_is_told_over_rest(cluster: Cluster) -> None:
     cluster.processes["p2"].kill()
     died = cluster.until("processor-died")
     assert died["processor"] == "p2"
-    cluster.until("query-failed")
+    cluster.until("query-failed", "doomed")
     waited = cluster.http.post("/v1/queries/doomed/wait")
     assert waited.status_code == 409
     assert "p2" in waited.json()["message"]

@@ -96,7 +96,7 @@ def forge(operation: schemathesis.APIOperation, mode: GenerationMode) -> None:
     )
     @given(case=operation.as_strategy(generation_mode=mode))
     def send(case: schemathesis.Case) -> None:
-        answer = case.call(timeout=30)
+        answer = case.call(timeout=120)
         case.validate_response(answer, checks=CHECKS)
         assert answer.status_code < 500 or answer.status_code == 503, answer.text
         if answer.status_code >= 400:

@@ -48,10 +48,10 @@ def test_a_client_that_trusts_the_authority_is_served(folder: Path) -> None:
     with running(Tokens("all"), security(folder, mutual=False)) as rest:
         url = f"https://localhost:{rest.server.port}/v1/cluster"
         token = {"Authorization": "Bearer all"}
-        assert httpx.get(url, verify=trusting(folder), headers=token).status_code == 200
-        assert httpx.get(url, verify=trusting(folder)).status_code == 401
+        assert httpx.get(url, verify=trusting(folder), headers=token, timeout=60).status_code == 200
+        assert httpx.get(url, verify=trusting(folder), timeout=60).status_code == 401
         with pytest.raises(httpx.ConnectError):
-            httpx.get(url, headers=token)
+            httpx.get(url, headers=token, timeout=60)
         with pytest.raises(httpx.TransportError):
             rest.http.get("/healthz")
 
@@ -61,9 +61,12 @@ def test_a_server_that_asks_for_certificates_serves_nobody_without(folder: Path)
     with running(Tokens(), security(folder, mutual=True)) as rest:
         url = f"https://127.0.0.1:{rest.server.port}/v1/cluster"
         shown = trusting(folder, certificate=True)
-        assert httpx.get(url, verify=shown, headers={"Host": "m.example"}).status_code == 200
+        assert (
+            httpx.get(url, verify=shown, headers={"Host": "m.example"}, timeout=60).status_code
+            == 200
+        )
         with pytest.raises(httpx.TransportError):
-            httpx.get(url, verify=trusting(folder))
+            httpx.get(url, verify=trusting(folder), timeout=60)
 
 
 def test_files_that_will_not_do_are_refused_by_name(folder: Path, tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def _stopped(pid: int) -> bool:
         return False
 
 
-def until(true: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
+def until(true: Callable[[], bool], what: str = "it is so", timeout_s: float = WAIT_S) -> None:
     """Look again and again until it is so."""
     end_s = time.monotonic() + timeout_s
     pause = threading.Event()

@@ -27,7 +27,7 @@ from dovetail.services import END_NOW
 CLONE_NEWNET = 0x40000000
 """Of setns(2): the kind of namespace."""
 
-END_GRACE_S = 15.0
+END_GRACE_S = 60.0
 
 
 class Forked:

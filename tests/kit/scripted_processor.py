@@ -26,7 +26,7 @@ from dovetail_proto.messages import (
 from dovetail_proto.transport import Security, call_metadata, open_channel, raised
 from dovetail_proto.wire import control as wire
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 """Far longer than anything takes here; only a failure waits for it."""
 
 BEAT_S = 0.05

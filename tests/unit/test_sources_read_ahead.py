@@ -17,6 +17,7 @@ import pytest
 from dovetail_processor.byte_queue import ByteQueue
 from dovetail_processor.sources import ReadAhead, open_source
 from dovetail_proto.errors import InputError
+from kit.cluster_faults import until
 
 ROW_BYTES = 8
 
@@ -68,8 +69,8 @@ def test_no_more_than_the_depth_and_one_batch_is_held() -> None:
     with ReadAhead(source, depth_bytes=25 * ROW_BYTES) as ahead:
         for _ in range(3):
             source.asked.acquire()
+        until(lambda: ahead.held_bytes == 30 * ROW_BYTES, "the third batch is held")
         assert not source.asked.acquire(timeout=0.05)
-        assert ahead.held_bytes == 30 * ROW_BYTES
         next(ahead)
         source.asked.acquire()
         assert source.count == 4
