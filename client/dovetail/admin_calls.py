@@ -81,9 +81,10 @@ class AdminCalls:
         """Plan a query and start it."""
         return self._ask(a.QueryStatus, "POST", "/v1/queries", dataclasses.asdict(request))
 
-    def get_query(self, name: str) -> a.QueryStatus:
-        """One query, also when it has ended."""
-        return self._ask(a.QueryStatus, "GET", f"/v1/queries/{name}")
+    def get_query(self, name: str, *, fresh: bool = False) -> a.QueryStatus:
+        """One query, also when it has ended; `fresh`: every processor reports first."""
+        query = "?fresh=true" if fresh else ""
+        return self._ask(a.QueryStatus, "GET", f"/v1/queries/{name}{query}")
 
     def list_queries(self) -> a.Queries:
         """All queries, by name."""

@@ -43,16 +43,18 @@ class Query:
     def status(self) -> a.QueryStatus:
         """How it stands: state, counts, what each processor holds.
 
-        Counts are what processors last reported, up to a second old until the query is closed.
+        Counts are what processors last reported, up to a second old until the query is closed;
+        after `wait` they count what it waited for.
         """
         return self._admin.get_query(self.name)
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Return when all that its streams had taken in is joined, and how many rows that was.
 
-        Its results can be read then. What is spilled to disk is joined among itself only: what it
-        owes is produced by `cleanup`. A paused query does not get on. Refusal of domain `busy` if
-        the time does not suffice, of domain `query` if the query has failed.
+        Its results can be read then, and `status` counts them. What is spilled to disk is joined
+        among itself only: what it owes is produced by `cleanup`. A paused query does not get on.
+        Refusal of domain `busy` if the time does not suffice, of domain `query` if the query has
+        failed.
         """
         status = self.status()
         if status.state == "closed":
@@ -68,7 +70,9 @@ class Query:
                     remedy="start it again",
                 )
             homes[home.home] = home.address
-        return self._channels.joined(homes, self.name, timeout_s)
+        rows = self._channels.joined(homes, self.name, timeout_s)
+        self._admin.get_query(self.name, fresh=True)
+        return rows
 
     def results(
         self,

@@ -348,7 +348,7 @@ def _unheard(done: str, unaware: Sequence[ProcessorId]) -> Refusal:
     return Refusal(
         Domain.BUSY,
         f"{done}, but within {TOLD_S_MAX:g} s it was not heard of by processor {names}",
-        remedy="see the log there; it is told again until it knows, and rows that are sent before "
-        "may be missed",
+        remedy="see the log there; it is told again until it knows, and a query may miss rows that "
+        "are sent before",
         reason="busy",
     )

@@ -215,7 +215,7 @@ class AdminStandIn(AdminService):
         self.queries[request.name] = made
         return made
 
-    def get_query(self, ref: a.QueryRef) -> a.QueryStatus:
+    def get_query(self, ref: a.QueryRef, *, fresh: bool = False) -> a.QueryStatus:
         """Find it."""
         if ref.name not in self.queries:
             raise _refused(f"query {ref.name!r} is not known", "unknown")

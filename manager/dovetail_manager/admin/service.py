@@ -181,8 +181,10 @@ class AdminService:
         """Go on after `pause_query`."""
         return self._phase(ref, Phase.RUNNING)
 
-    def get_query(self, ref: a.QueryRef) -> a.QueryStatus:
-        """One query, also when it has ended."""
+    def get_query(self, ref: a.QueryRef, *, fresh: bool = False) -> a.QueryStatus:
+        """One query, also when it has ended; `fresh`: every processor reports once more first."""
+        if fresh:
+            self._hear_everyone(ref.name)
         return self._cluster.look(lambda g: status.query_status(g, ref.name))
 
     def list_queries(self) -> a.Queries:
@@ -365,6 +367,19 @@ class AdminService:
             return tell(g), outputs
 
         return self._cluster.call(run, told=told)
+
+    def _hear_everyone(self, query: str) -> None:
+        """Return when every member has reported since; Refusal of domain `busy` if one does not.
+
+        An assignment of another number, even of the same content, is answered by a heartbeat.
+        """
+
+        def tell_again(g: Governor, _: float) -> tuple[None, list[Output]]:
+            g.catalog.spec(query)
+            g.assignments.changed()
+            return None, []
+
+        self._cluster.call(tell_again, told=f"the newest state of query {query!r} was asked for")
 
     def _phase(self, ref: a.QueryRef, phase: Phase) -> a.QueryStatus:
         return self._do(

@@ -65,9 +65,15 @@ def _add_life(router: APIRouter, context: Context) -> None:
         return await ask(service.submit, body.plain())
 
     @router.get("/{name}", response_model=answers.Query, responses=refusals(404, 422))
-    async def get_query(name: PathName) -> Any:
+    async def get_query(
+        name: PathName,
+        *,
+        fresh: Annotated[
+            bool, Query(description="have every processor report first; counts may be old without")
+        ] = False,
+    ) -> Any:
         """One query, also when it has ended."""
-        return await ask(service.get_query, a.QueryRef(name))
+        return await ask(lambda ref: service.get_query(ref, fresh=fresh), a.QueryRef(name))
 
     @router.delete("/{name}", response_model=answers.Query, responses=refusals(404, 409, 422))
     async def drop_query(
@@ -189,7 +195,10 @@ def _add_data(router: APIRouter, context: Context) -> None:
         "/{name}/wait", response_model=answers.Waited, responses=refusals(404, 409, body=True)
     )
     async def wait(name: PathName, body: bodies.WaitBody | None = None) -> Any:
-        """Answer when all that the query's streams have taken in so far is joined."""
+        """Answer when all that the query's streams have taken in so far is joined.
+
+        Its status then counts it.
+        """
         query = await ask(service.get_query, a.QueryRef(name))
         if query.state == "failed":
             raise Refusal(
@@ -210,7 +219,9 @@ def _add_data(router: APIRouter, context: Context) -> None:
                 )
         addresses = sorted({stream.address for stream in homes})
         timeout_s = (body or bodies.WaitBody()).timeout_s
-        return answers.Waited(rows=await plane.joined(addresses, name, timeout_s))
+        rows = await plane.joined(addresses, name, timeout_s)
+        await ask(lambda ref: service.get_query(ref, fresh=True), a.QueryRef(name))
+        return answers.Waited(rows=rows)
 
     @router.get(
         "/{name}/results",
