@@ -16,16 +16,17 @@ if TYPE_CHECKING:
     from dovetail.connecting import connect, local
     from dovetail.local_cluster import LocalCluster
     from dovetail.queries import Query
-    from dovetail.results import LostResultsWarning, Offset, Results
+    from dovetail.results import LostResultsWarning, Results
     from dovetail.streams import Stream, UnreadWarning
     from dovetail_proto.errors import DovetailError
+    from dovetail_proto.log_reader import Offset
 
 _HOMES = {
     "Cluster": "dovetail.cluster",
     "DovetailError": "dovetail_proto.errors",
     "LocalCluster": "dovetail.local_cluster",
     "LostResultsWarning": "dovetail.results",
-    "Offset": "dovetail.results",
+    "Offset": "dovetail_proto.log_reader",
     "Query": "dovetail.queries",
     "Results": "dovetail.results",
     "Stream": "dovetail.streams",

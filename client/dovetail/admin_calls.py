@@ -16,9 +16,9 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import httpx
 
-from dovetail.channels import closed
 from dovetail_proto import admin as a
 from dovetail_proto import certificate_roles
+from dovetail_proto.channels import closed
 from dovetail_proto.errors import ConfigError
 from dovetail_proto.transport import Security, Unreachable, error_from
 

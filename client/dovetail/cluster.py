@@ -22,11 +22,11 @@ import pyarrow as pa
 
 from dovetail import html
 from dovetail.admin_calls import AdminCalls
-from dovetail.channels import Channels
 from dovetail.quantities import format_bytes, format_count, parse_bytes
 from dovetail.queries import Query
 from dovetail.streams import Stream
 from dovetail_proto import admin as a
+from dovetail_proto.channels import Channels
 from dovetail_proto.errors import ConfigError, Domain, Refusal
 from dovetail_proto.query import PARTITIONS_DEFAULT
 from dovetail_proto.transport import Security

@@ -23,8 +23,8 @@ from functools import partial
 import grpc
 import pyarrow as pa
 
-from dovetail.channels import Channels, told
 from dovetail_proto.arrow_bytes import to_bytes
+from dovetail_proto.channels import Channels, told
 from dovetail_proto.errors import DovetailError
 from dovetail_proto.feeds import IngestAck, IngestBatch
 from dovetail_proto.ids import StreamName

@@ -12,11 +12,12 @@ import pyarrow as pa
 
 from dovetail import html
 from dovetail.admin_calls import AdminCalls
-from dovetail.channels import Channels
 from dovetail.quantities import format_bytes, format_count, parse_bytes
-from dovetail.results import Offset, Results
+from dovetail.results import Results
 from dovetail_proto import admin as a
+from dovetail_proto.channels import Channels
 from dovetail_proto.errors import HIDDEN, ConfigError, Domain, Interrupted, Refusal
+from dovetail_proto.log_reader import Offset
 from dovetail_proto.result_logs import logs_to_read
 from dovetail_proto.transport import Unreachable, error_from
 

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from dovetail.admin_calls import AdminCalls
-from dovetail.channels import Channels
 from dovetail.feeding import Feed
 from dovetail.html import facts
 from dovetail.rows import batches_of
 from dovetail_proto.admin import StreamStatus
+from dovetail_proto.channels import Channels
 from dovetail_proto.errors import DovetailError, InputError
 from dovetail_proto.transport import Unreachable
 

@@ -11,8 +11,8 @@ import grpc
 import pyarrow as pa
 import pytest
 
-from dovetail.channels import Channels
 from dovetail.feeding import WINDOW_BATCHES, Feed
+from dovetail_proto.channels import Channels
 from dovetail_proto.errors import Domain, InputError, Refusal
 from dovetail_proto.feeds import IngestAck, IngestBatch
 from dovetail_proto.transport import Security, Unreachable, abort, start_server

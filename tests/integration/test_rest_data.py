@@ -312,7 +312,7 @@ def test_results_that_are_not_in_a_log_are_refused_with_their_place(rest: Runnin
 def test_results_that_are_forged_are_told_as_a_defect(rest: Running) -> None:
     """A processor that sends another schema is not ours."""
     rest.plane.results = [batch(1)]
-    rest.refused(rest.http.get("/v1/queries/q/results"), 500, "of another schema")
+    rest.refused(rest.http.get("/v1/queries/q/results"), 500, "its columns are")
 
 
 def events(lines: Iterator[str], count: int) -> list[tuple[str, str, dict[str, object]]]:

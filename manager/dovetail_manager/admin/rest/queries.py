@@ -12,13 +12,13 @@ from starlette.responses import StreamingResponse
 
 from dovetail_manager.admin.rest import answers, bodies
 from dovetail_manager.admin.rest.context import NEEDS_TOKEN, Context, PathName, ask, refusals
-from dovetail_manager.admin.rest.results import Piece, as_arrow, as_json, limited
+from dovetail_manager.admin.rest.results import as_arrow, as_json, limited
 from dovetail_manager.admin.rest.rows import ARROW, JSON_LINES
 from dovetail_proto import admin as a
 from dovetail_proto.errors import Domain, Refusal
-from dovetail_proto.feeds import ReadResults
-from dovetail_proto.ids import LOG_NAME, LogName, QueryName
-from dovetail_proto.result_logs import away, logs_to_read
+from dovetail_proto.ids import LOG_NAME
+from dovetail_proto.log_reader import Offset, Piece
+from dovetail_proto.result_logs import Logs, logs_to_read
 from dovetail_proto.transport import Unreachable
 from dovetail_proto.wire.fields import COUNT_MAX
 
@@ -217,8 +217,8 @@ def _add_data(router: APIRouter, context: Context) -> None:
                     f"stream {stream.name!r}: its home, processor {stream.home!r}, is away",
                     remedy="start it again",
                 )
-        addresses = sorted({stream.address for stream in homes})
         timeout_s = (body or bodies.WaitBody()).timeout_s
+        addresses = {stream.home: stream.address for stream in homes}
         rows = await plane.joined(addresses, name, timeout_s)
         await ask(lambda ref: service.get_query(ref, fresh=True), a.QueryRef(name))
         return answers.Waited(rows=rows)
@@ -247,23 +247,15 @@ def _add_data(router: APIRouter, context: Context) -> None:
         (`Dovetail-Found`): those beyond what is sent died with a processor.
         """
 
-        def wanted(status: a.QueryStatus) -> tuple[list[tuple[ReadResults, str]], bool]:
-            found, over = logs_to_read(status, None if log is None else {log})
-            if gone := [x for x in found if not x.address]:
-                raise away(name, gone[0])
-            asked = [
-                ReadResults(QueryName(name), LogName(x.name), segment, row, follow, x.run, x.rows)
-                for x in found
-            ]
-            return [(r, x.address) for r, x in zip(asked, found, strict=True)], over
+        def look() -> Logs:
+            return logs_to_read(service.get_query(a.QueryRef(name)), chosen)
 
-        async def look() -> tuple[list[tuple[ReadResults, str]], bool]:
-            return wanted(await ask(service.get_query, a.QueryRef(name)))
-
+        chosen = None if log is None else {log}
         kind = _result_kind(request.headers.get("accept", ""))
         query = await ask(service.get_query, a.QueryRef(name))
         schema = pa.ipc.read_schema(pa.py_buffer(query.schema))
-        found = plane.results(schema, wanted(query), look if follow else None)
+        logs, start = logs_to_read(query, chosen), Offset(segment, row)
+        found = plane.results(name, schema, logs, start, look if follow else None)
         ready = limited(await _opened(found), limit)
         headers = {}
         if query.state == "failed":

@@ -6,44 +6,11 @@ import asyncio
 import io
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
 
 import pyarrow as pa
 
 from dovetail_manager.admin.rest.rows import json_lines
-from dovetail_proto.errors import DovetailError
-from dovetail_proto.feeds import ResultBatch
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Some results of one log; its first row is at (segment, row)."""
-
-    log: str
-    segment: int
-    row: int
-    batch: pa.RecordBatch
-
-
-class BadResults(DovetailError):  # noqa: N818 - a state of what was read
-    """A processor sent something that is not results of the query."""
-
-    code = "results"
-
-
-def read_piece(log: str, sent: ResultBatch, schema: pa.Schema) -> Piece | None:
-    """What a processor sent, checked in full; None if it was only a sign of life."""
-    if not sent.payload:
-        return None
-    try:
-        with pa.ipc.open_stream(pa.py_buffer(sent.payload)) as reader:
-            batch = reader.read_next_batch()
-        batch.validate(full=True)
-    except (pa.ArrowException, StopIteration, OSError, ValueError) as e:
-        raise BadResults(f"log {log!r} has results that are no Arrow: {e}") from e
-    if batch.schema.names != schema.names or batch.schema.types != schema.types:
-        raise BadResults(f"log {log!r} has results of another schema")
-    return Piece(log, sent.segment, sent.row, batch)
+from dovetail_proto.log_reader import Piece
 
 
 async def limited(pieces: AsyncGenerator[Piece], rows_max: int | None) -> AsyncGenerator[Piece]:
@@ -56,7 +23,7 @@ async def limited(pieces: AsyncGenerator[Piece], rows_max: int | None) -> AsyncG
                 continue
             batch = piece.batch.slice(0, left)
             left -= batch.num_rows
-            yield Piece(piece.log, piece.segment, piece.row, batch)
+            yield Piece(piece.log, piece.at, batch)
             if not left:
                 return
 
@@ -72,8 +39,8 @@ async def as_arrow(pieces: AsyncGenerator[Piece], schema: pa.Schema) -> AsyncGen
             batch,
             custom_metadata={
                 "dovetail-log": piece.log,
-                "dovetail-segment": str(piece.segment),
-                "dovetail-row": str(piece.row),
+                "dovetail-segment": str(piece.at.segment),
+                "dovetail-row": str(piece.at.row),
             },
         )
         yield sink.taken()

@@ -1,9 +1,9 @@
-"""The processors' data planes as a client reaches them: one gRPC channel per address."""
+"""The processors' data planes as clients and the manager reach them: one channel per address."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import grpc
@@ -20,11 +20,13 @@ from dovetail_proto.wire.methods import AWAIT_JOINED
 class Channels:
     """Channels that are opened when first used. Safe in several threads at once.
 
+    `live` gives the addresses that are in use: channels to others go when a new one is opened.
     Once they are closed, every call is refused.
     """
 
-    def __init__(self, security: Security) -> None:
+    def __init__(self, security: Security, live: Callable[[], set[str]] | None = None) -> None:
         self._security = security
+        self._live = live
         self._open: dict[str, grpc.Channel] = {}
         self._closed = False
         self._lock = threading.Lock()  # of the two above
@@ -37,10 +39,12 @@ class Channels:
                 channel.close()
             self._open.clear()
 
-    def stream_stream(self, address: str, method: str, requests: Iterable[bytes]) -> Any:
+    def stream_stream(
+        self, address: str, method: str, requests: Iterable[bytes], timeout_s: float | None = None
+    ) -> Any:
         """A call that sends and is answered piece by piece."""
         call = self._channel(address).stream_stream(method)
-        return call(iter(requests), metadata=call_metadata(self._security))
+        return call(iter(requests), timeout=timeout_s, metadata=call_metadata(self._security))
 
     def unary_stream(self, address: str, method: str, request: bytes) -> Any:
         """A call that is answered piece by piece."""
@@ -52,23 +56,35 @@ class Channels:
 
         How many rows that was. Refusal of domain `busy` if the time does not suffice.
         """
+        calls = self.begin_joined(homes, query, timeout_s)
+        try:
+            return sum(joined_rows(call, home) for home, call in calls.items())
+        finally:
+            for call in calls.values():
+                call.cancel()
+
+    def begin_joined(
+        self, homes: Mapping[str, str], query: str, timeout_s: float | None
+    ) -> dict[str, Any]:
+        """The calls of `joined` by home, under way; `joined_rows` reads one that is done."""
         request = encode(QueryAt(QueryName(query)))
-        calls = {
+        return {
             home: self._channel(address)
             .unary_unary(AWAIT_JOINED)
             .future(request, timeout=timeout_s, metadata=call_metadata(self._security))
             for home, address in homes.items()
         }
-        try:
-            return sum(decode(Joined, _answer(call, home)).rows for home, call in calls.items())
-        finally:
-            for call in calls.values():
-                call.cancel()
 
     def _channel(self, address: str) -> grpc.Channel:
         with self._lock:
+            if address in self._open:
+                return self._open[address]
+        live = None if self._live is None else self._live()
+        with self._lock:
             if self._closed:
                 raise closed()
+            for gone in () if live is None else self._open.keys() - live:
+                self._open.pop(gone).close()
             if address not in self._open:
                 self._open[address] = open_channel(
                     address, self._security, to=certificate_roles.PROCESSOR
@@ -100,12 +116,12 @@ def told(error: grpc.RpcError, doing: str) -> DovetailError:
     return made
 
 
-def _answer(call: Any, home: str) -> bytes:
+def joined_rows(call: Any, home: str) -> int:
+    """How many rows a call of `begin_joined` waited for; waits for its end."""
     try:
-        answer: bytes = call.result()
+        return decode(Joined, call.result()).rows
     except grpc.RpcError as e:
         raise _not_joined(e, home) from None
-    return answer
 
 
 def _not_joined(error: Any, home: str) -> DovetailError:
