@@ -14,6 +14,8 @@ from dovetail_pipeline.cleanup import CleanupResult, Progress, conduct, run_here
 from dovetail_pipeline.cleanup.stores import RunCleanup
 from dovetail_pipeline.spark.hands import SparkHands
 from dovetail_pipeline.spark.session import MASTER_DEFAULT, SparkSettings, why_unavailable
+from dovetail_proto.errors import Interrupted
+from dovetail_proto.spill_format import place_above
 
 On = Literal["spark", "local"]
 
@@ -56,12 +58,18 @@ def clean_up(
             hands = stack.enter_context(
                 SparkHands(settings, memory_bytes=means.memory_bytes, tell=watcher.noted)
             )
-        results = [
-            conduct(c.stores, c.output, hands, progress)
-            if hands is not None
-            else run_here(c.stores, c.output, means.memory_bytes, progress)
-            for c in cleanups
-        ]
+        results = []
+        for c in cleanups:
+            try:
+                results.append(
+                    conduct(c.stores, c.output, hands, progress)
+                    if hands is not None
+                    else run_here(c.stores, c.output, means.memory_bytes, progress)
+                )
+            except Interrupted as e:
+                output = "none" if c.output is None else place_above(c.output)[0]
+                again = f"`{cleanup_command(c.place, output)}` goes on with what is left"
+                raise Interrupted(e.message, remedy=again) from None
         return Cleaned(results, hands.start_seconds if hands is not None else 0.0)
 
 

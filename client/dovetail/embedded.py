@@ -255,6 +255,8 @@ def _clean_up(
             stop=stop,
         )
         return cleaned.results[0], cleaned.seconds_spark_start
+    except Interrupted:
+        raise  # it says how to go on
     except DovetailError as e:
         output = "none" if request.output is None else str(request.output)
         again = f"run `{cleanup_command(places.spill_dir, output)}` to go on where it stopped"

@@ -170,7 +170,9 @@ class InstanceStatus:
     """The part of a query on one processor, as it last reported it."""
 
     processor: Name
-    stage: Annotated[str, "running, closed or failed"]
+    stage: Annotated[
+        str, "running, closed or failed; dead, left or (before a restart) gone, if it was running"
+    ]
     groups: int
     held_bytes: int
     spilled_bytes: int

@@ -37,7 +37,7 @@ class DovetailError(Exception):
     code: ClassVar[str] = "internal"
     fault: ClassVar[Fault] = Fault.DOVETAIL
     retry: ClassVar[bool] = False
-    exit_code: ClassVar[int] = 1
+    exit_code: int = 1  # of the command line
 
     def __init__(self, message: str, *, remedy: str = "", **details: Any) -> None:
         # Errors travel far: to callers who may only look, to logs, into the store.
@@ -156,7 +156,8 @@ class Refusal(DovetailError):  # noqa: N818 - an answer, not a fault
     """A message that a machine of the protocols did not accept; its state is as it was before.
 
     `domain` says which rule was broken, `retry_hint` what to do about it; `details` name the
-    offending value.
+    offending value. A name that nobody has (`reason` is `unknown`) ends the command line as any
+    other wrong name does.
     """
 
     code = "refused"
@@ -165,6 +166,8 @@ class Refusal(DovetailError):  # noqa: N818 - an answer, not a fault
     def __init__(self, domain: Domain, message: str, *, remedy: str = "", **details: Any) -> None:
         super().__init__(message, remedy=remedy, **details)
         self.domain = domain
+        if details.get("reason") == "unknown":
+            self.exit_code = ConfigError.exit_code
         self.retry_hint = _HINTS.get(domain, RetryHint.NEVER)
 
 

@@ -55,6 +55,23 @@ def test_a_stopped_run_is_closed_and_can_be_cleaned_up(
     assert details["results_run"] + owed.json["owed"] == results_of_first_rows(read)
 
 
+def test_a_stopped_clean_up_names_one_command_that_goes_on(
+    stream_words: list[str], tmp_path: Path
+) -> None:
+    """With the folder and the output that it had."""
+    spill, output = tmp_path / "spill", tmp_path / "out"
+    done = dovetail_signalled(
+        "run", *stream_words, "--output", output, *SMALL, "--spill-dir", spill,
+        when=(spill / "closed.json").exists,
+        numbers=(signal.SIGINT,),
+    )  # fmt: skip
+    assert done.code == 130, done.err
+    again = f"dovetail cleanup {spill} --output {output}"
+    assert done.err.count("dovetail cleanup") == done.err.count(again) == 1
+    stopped = dovetail(*again.split()[1:], "--on=local", "--json")
+    assert stopped.code == 0, stopped.err
+
+
 def results_of_first_rows(read: dict[str, int]) -> int:
     """How many results the first rows of each stream have, by DuckDB."""
     with duckdb.connect() as db:

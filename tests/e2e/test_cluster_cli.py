@@ -99,6 +99,7 @@ def test_every_verb_looks_and_steers_in_json(used: Folder) -> None:
 
 PEOPLE = {
     ("status",): "p1",
+    ("top",): "p1",
     ("status", "taken"): "rows in",
     ("partitions", "taken"): "map version",
     ("moves", "taken"): "move",
@@ -171,6 +172,22 @@ def test_commands_refuse_as_the_python_client_does(words: tuple[str, ...], used:
     assert done.code == error.exit_code != 0
     assert "Traceback" not in done.err
     assert done.err.startswith(f"error: {error.message.split()[0]}")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("status", "nope"),
+        ("stream", "end", "nope"),
+        ("leave", "p9"),
+        ("move", "taken", "--groups", "0", "--to", "p9"),
+        ("results", "taken", "--log", "p9"),
+    ],
+    ids=" ".join,
+)
+def test_a_name_that_nobody_has_ends_with_2(words: tuple[str, ...], used: Folder) -> None:
+    """As other slips of the caller do."""
+    assert used.inside(*words).code == 2
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,10 @@ def test_a_dead_processor_is_told_of_and_started_again(folder: Folder) -> None:
     told = folder.inside("doctor")
     assert told.code == 1
     assert "processor p2 is dead: it was silent for" in " ".join(told.out.split())
+    stages = {
+        i["processor"]: i["stage"] for i in folder.quick_json("status", "joined")["instances"]
+    }
+    assert stages["p2"] == "dead"
     problems = folder.inside("doctor", "--json").json["problems"]
     assert "`dovetail restart p2`" in problems[0]
     assert "query joined has failed: processor p2 died: it was silent for" in problems[1]
@@ -90,6 +94,9 @@ def test_down_asks_whoever_answers_before_it_ends_processors(folder: Folder) -> 
     assert "whether queries run on p1, p2 is not known" in refused.err
     assert "`dovetail restart manager` first, or give --force" in refused.err
     assert "`dovetail restart manager`" in folder.inside("doctor", "--json").json["problems"][1]
+    told = folder.inside("doctor").out
+    assert "dead: its manager has ended" in told
+    assert "none here" not in told
 
     left = _left(folder)
     by_hand = subprocess.Popen(

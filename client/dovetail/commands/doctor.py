@@ -39,7 +39,7 @@ class Findings:
     kernel_cache_writable: bool
     java: str | None  # only the clean-up on Spark needs one
     java_remedy: str  # "" if there is one
-    cluster: str | None  # the one that commands here would speak to
+    cluster: str | None  # the one that commands here would speak to, and how it is
     cluster_problems: list[str]  # empty if it is well, or if there is none
 
     def problems(self) -> list[str]:
@@ -136,7 +136,7 @@ def _cluster() -> tuple[str | None, list[str]]:
     """The cluster that settings or this folder name, and what is wrong with it."""
     from dovetail.connecting import connect, is_known
     from dovetail.settings import load
-    from dovetail.upkeep import left_cluster
+    from dovetail.upkeep import MANAGER, left_cluster
 
     missing: list[str] = []
     try:
@@ -148,7 +148,8 @@ def _cluster() -> tuple[str | None, list[str]]:
         with connect() as cluster:
             status, queries = cluster.status(), cluster.queries()
     except DovetailError as e:
-        return None, [f"the cluster: {e}", *map(_ended, missing)]
+        dead = "dead: its manager has ended" if MANAGER in missing else "does not answer"
+        return f"{dead}, see below", [f"the cluster: {e}", *map(_ended, missing)]
     alive = sum(p.state == "alive" for p in status.processors)
     found = f"{cluster.url}, version {status.version}, {alive} processors alive"
     ours = _version("dovetail")

@@ -124,7 +124,7 @@ def adaptations(name: QueryName, *, url: Url = None, as_json: AsJson = False) ->
 
 
 def top(*, url: Url = None, as_json: AsJson = False) -> None:
-    """Watch processors and queries, once a second, until Ctrl-C; with --json, one look.
+    """Watch processors and queries, once a second, until Ctrl-C; piped or with --json, one look.
 
     Example: dovetail top
     """
@@ -136,8 +136,12 @@ def top(*, url: Url = None, as_json: AsJson = False) -> None:
         if as_json:
             print_json(seen)
             return
+        out = console()
+        if not out.is_terminal:
+            out.print(*_tables(seen, out.width))
+            return
         try:
-            with Live(console=console(), auto_refresh=False, screen=True) as live:
+            with Live(console=out, auto_refresh=False, screen=True) as live:
                 while True:
                     live.update(Group(*_tables(seen, live.console.width)), refresh=True)
                     time.sleep(TOP_S)

@@ -82,7 +82,7 @@ def query_status(governor: Governor, name: str) -> a.QueryStatus:
         instances=tuple(
             a.InstanceStatus(
                 processor=i.processor,
-                stage=str(i.load.stage),
+                stage=_stage(governor, i),
                 groups=i.load.groups,
                 held_bytes=i.load.held_bytes,
                 spilled_bytes=i.load.spilled_bytes,
@@ -142,6 +142,16 @@ def cleanup_status(governor: Governor, name: str) -> a.CleanupStatus:
         started_s=record.started_s,
         ended_s=record.ended_s,
     )
+
+
+def _stage(governor: Governor, instance: Instance) -> str:
+    """What an instance reported last, unless its processor does not run it any more."""
+    member = governor.steering.membership.members.get(instance.processor)
+    if instance.load.stage is not Stage.RUNNING:
+        return str(instance.load.stage)
+    if member is None or member.incarnation != instance.incarnation:
+        return "gone"
+    return str(instance.load.stage if member.state in IN else member.state)
 
 
 def _waits_for(instances: tuple[Instance, ...]) -> str:

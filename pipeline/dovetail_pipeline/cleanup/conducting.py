@@ -130,7 +130,7 @@ def conduct(
     except KeyboardInterrupt:
         raise Interrupted(
             "clean-up stopped",
-            remedy=f"`dovetail cleanup {catalog.stores[0].root}` goes on with what is left",
+            remedy="clean up again: that goes on with what is left",
         ) from None
     made = sum(r.combinations for r in finished.values())
     if plan.owed is not None and made != plan.owed:
