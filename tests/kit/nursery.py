@@ -84,7 +84,7 @@ class Nursery:
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         )
 
     def start(self, name: str, spec: Path, log: Path, *, faults: Path, **more: Any) -> Forked:
