@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -253,7 +252,7 @@ def test_a_folder_has_one_format_and_one_schema(tmp_path: Path) -> None:
         folder.mkdir()
         with pytest.raises(InputError, match=text) as caught:
             drain(folder_of(folder, files))
-        assert re.search(re.escape(str(folder)), caught.value.message)
+        assert caught.value.message.count(str(folder)) == 1
 
 
 def test_a_csv_file_with_a_header_alone_does_not_decide_on_types(tmp_path: Path) -> None:

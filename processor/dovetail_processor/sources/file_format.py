@@ -62,12 +62,10 @@ def check_names(names: Sequence[str]) -> None:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn whatever goes wrong with the file at `path` into InputError that names it."""
+    """Turn what goes wrong with the file at `path` into InputError that names it; never nested."""
     try:
         yield
     except InputError as e:
-        if str(path) in e.message:
-            raise
         raise InputError(f"{path}: {e.message}", remedy=e.remedy) from e
     except FileNotFoundError as e:
         raise InputError(f"{path}: there is no such file", remedy="check the path") from e

@@ -43,8 +43,9 @@ def open_source(path: str | Path, *, check: Callable[[Path], None] | None = None
             check_names(info.schema.names)
         infos.append(info)
         files.append(SourceFile(p, status.st_size, status.st_mtime_ns, info.rows))
+    schema = _common_schema(chosen, paths, infos)
     with reading(paths[0]):
-        source = FileSource(chosen, _common_schema(chosen, paths, infos), files)
+        source = FileSource(chosen, schema, files)
         if not source.schema.names:
             raise InputError("has no columns", remedy="check what wrote it")
         return source
