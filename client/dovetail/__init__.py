@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dovetail.connecting import connect, local
     from dovetail.local_cluster import LocalCluster
     from dovetail.queries import Query
-    from dovetail.results import LostResultsWarning, Results
+    from dovetail.query_results import LostResultsWarning, Results
     from dovetail.streams import Stream, UnreadWarning
     from dovetail_proto.errors import DovetailError
     from dovetail_proto.log_reader import Offset
@@ -25,10 +25,10 @@ _HOMES = {
     "Cluster": "dovetail.cluster",
     "DovetailError": "dovetail_proto.errors",
     "LocalCluster": "dovetail.local_cluster",
-    "LostResultsWarning": "dovetail.results",
+    "LostResultsWarning": "dovetail.query_results",
     "Offset": "dovetail_proto.log_reader",
     "Query": "dovetail.queries",
-    "Results": "dovetail.results",
+    "Results": "dovetail.query_results",
     "Stream": "dovetail.streams",
     "UnreadWarning": "dovetail.streams",
     "connect": "dovetail.connecting",

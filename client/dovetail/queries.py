@@ -13,7 +13,7 @@ import pyarrow as pa
 from dovetail import html
 from dovetail.admin_calls import AdminCalls
 from dovetail.quantities import format_bytes, format_count, parse_bytes
-from dovetail.results import Results
+from dovetail.query_results import Results
 from dovetail_proto import admin as a
 from dovetail_proto.channels import Channels
 from dovetail_proto.errors import HIDDEN, ConfigError, Domain, Interrupted, Refusal

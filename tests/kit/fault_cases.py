@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from dovetail import Query, Stream
 from dovetail.local_cluster import MANAGER
-from dovetail.results import Results
+from dovetail.query_results import Results
 from dovetail_proto.admin import LogStatus, MoveStatus
 from dovetail_proto.errors import Domain, DovetailError, Refusal
 from dovetail_proto.transport import Unreachable

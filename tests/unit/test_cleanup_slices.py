@@ -11,8 +11,8 @@ import pytest
 
 from dovetail_pipeline.cleanup import OpenFiles, delta_terms, open_catalog
 from dovetail_pipeline.cleanup.bins import Segment, pack_bins
+from dovetail_pipeline.cleanup.combinations import owed_batches
 from dovetail_pipeline.cleanup.reading import SliceReader
-from dovetail_pipeline.cleanup.results import owed_batches
 from dovetail_pipeline.cleanup.slices import Slice, slice_from_json
 from dovetail_pipeline.cleanup.widths import fixed_width, value_widths
 from kit.spills import make_plan, owed_results, spill

@@ -63,7 +63,7 @@ ALLOWED_PLACES = {
     ),
     "pydantic": ("settings.py", "dovetail_manager/admin/", "dovetail_proto/plan_file"),
     "pydantic_settings": ("settings.py",),
-    "polars": ("dovetail_bench/", "client/dovetail/results.py"),
+    "polars": ("dovetail_bench/", "client/dovetail/query_results.py"),
     "pyspark": ("dovetail_pipeline/", "dovetail_bench/", "dovetail/"),
     "typer": ("client/dovetail/", "dovetail_bench/"),
     "rich": ("client/dovetail/", "dovetail_bench/"),

@@ -24,7 +24,7 @@ from dovetail_proto.errors import ConfigError, OutputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from dovetail.results import Results
+    from dovetail.query_results import Results
 
 Format = Literal["table", "jsonl", "arrow", "parquet"]
 

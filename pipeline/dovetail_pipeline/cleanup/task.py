@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 from dovetail_pipeline.cleanup.bins import Bin
 from dovetail_pipeline.cleanup.catalog import Catalog
+from dovetail_pipeline.cleanup.combinations import owed_batches
 from dovetail_pipeline.cleanup.delivery import Delivery
 from dovetail_pipeline.cleanup.files import OpenFiles
 from dovetail_pipeline.cleanup.ledger import BinResult, Ledger
 from dovetail_pipeline.cleanup.reading import SliceReader
-from dovetail_pipeline.cleanup.results import owed_batches
 from dovetail_pipeline.cleanup.terms import delta_terms
 from dovetail_pipeline.cleanup.walking import read_in_parts
 from dovetail_processor.expressions import above_join

@@ -12,7 +12,7 @@ from starlette.responses import StreamingResponse
 
 from dovetail_manager.admin.rest import answers, bodies
 from dovetail_manager.admin.rest.context import NEEDS_TOKEN, Context, PathName, ask, refusals
-from dovetail_manager.admin.rest.results import as_arrow, as_json, limited
+from dovetail_manager.admin.rest.result_bodies import as_arrow, as_json, limited
 from dovetail_manager.admin.rest.rows import ARROW, JSON_LINES
 from dovetail_proto import admin as a
 from dovetail_proto.errors import Domain, Refusal
