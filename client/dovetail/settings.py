@@ -29,6 +29,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, Setting
 
 from dovetail.quantities import parse_bytes, parse_share
 from dovetail_proto.errors import ConfigError, without_credentials
+from dovetail_proto.expectations import plain
 
 if TYPE_CHECKING:
     from pydantic_settings import PydanticBaseSettingsSource
@@ -311,12 +312,11 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
 
 
 def _refused(error: ValidationError, origins: Mapping[str, str]) -> ConfigError:
-    # Without the values that pydantic would quote: one of them may be a token.
-    first = error.errors(include_url=False, include_input=False)[0]
-    message = first["msg"].removeprefix("Value error, ")
-    if not first["loc"]:
+    first = error.errors(include_url=False)[0]
+    name = str(first["loc"][0]) if first["loc"] else ""
+    message = plain(first, show=name not in ("token", "read_token"))
+    if not name:
         return ConfigError(f"settings: {message}", remedy="see `dovetail config show`")
-    name = str(first["loc"][0])
     if name not in origins or name not in Settings.model_fields:
         return _unknown(f"{name!r}", name, Settings.model_fields)
     return ConfigError(f"{origins[name]}: {name}: {message}", remedy="see docs/admin.md")

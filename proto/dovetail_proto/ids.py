@@ -36,6 +36,7 @@ before and came back.
 
 MOVE_ID = re.compile(r"[0-9]{10}-[0-9]{8}")
 NAME = re.compile(r"[a-z0-9_-]{1,64}")
+NAME_IN_WORDS = "1 to 64 characters of a-z, 0-9, '_' and '-'"
 LOG_NAME = re.compile(r"[a-z0-9_-]{1,64}(\.[0-9]{1,9})?")
 
 
@@ -44,7 +45,7 @@ def check_name(kind: str, name: str) -> str:
     if not NAME.fullmatch(name):
         raise ConfigError(
             f"{kind} name {name!r} is not allowed",
-            remedy="use 1 to 64 characters of a-z, 0-9, '_' and '-'",
+            remedy=f"use {NAME_IN_WORDS}",
         )
     return name
 

@@ -76,7 +76,9 @@ def test_a_stream_is_declared_by_an_arrow_schema(rest: Running) -> None:
         ([{"name": "k", "type": "int65"}], "'int65' is not a type"),
         ([{"name": "k", "type": "decimal(40,2)"}], "is not a type"),
         ([{"name": "k", "type": "int64"}] * 2, "'k' is there twice"),
-        ([], "at least 1 item"),
+        ([], "[] is given, expected at least 1 in the list"),
+        (None, "nothing is given, expected a list"),
+        ([{"name": "k"}], "type: this is missing"),
         ("bm8gc2NoZW1h", "not base64 of an Arrow IPC schema"),
         ("%%%", "not base64"),
     ],
@@ -85,6 +87,24 @@ def test_a_schema_that_is_none_is_refused_by_name(rest: Running, schema: object,
     """As not valid, with what there is."""
     sent = rest.http.post("/v1/streams", json={"name": "bad", "schema": schema})
     rest.refused(sent, 422, said)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("partitions", "many", "body.partitions: 'many' is given, expected a whole number"),
+        ("partitions", 0, "body.partitions: 0 is given, expected at least 1"),
+        ("policy", "lazy", "body.policy: 'lazy' is given, expected 'none', 'disk', 'distributed'"),
+        ("counting", 3, "body.counting: 3 is given, expected true or false"),
+        ("weights", 1, "body.weights: 1 is given, expected a list"),
+        ("what", 1, "body.what: no such field is known"),
+    ],
+)
+def test_a_field_that_is_wrong_is_told_in_plain_words(
+    rest: Running, field: str, value: object, said: str
+) -> None:
+    """With its place, the value and what was expected."""
+    rest.refused(submit(rest, "wrong", **{field: value}), 422, said)
 
 
 def test_a_query_is_submitted_steered_closed_and_dropped(rest: Running) -> None:
@@ -148,7 +168,12 @@ def test_an_error_over_rest_is_the_error_that_was_raised(rest: Running) -> None:
         ("GET /v1/nothing", None, 404, "no path for GET /v1/nothing"),
         ("GET /v1/streams/", None, 404, "no path"),
         ("PATCH /v1/streams", None, 405, "does not take this method"),
-        ("GET /v1/streams/UPPER", None, 422, "pattern"),
+        (
+            "GET /v1/streams/UPPER",
+            None,
+            422,
+            "path.name: 'UPPER' is given, expected a name: 1 to 64",
+        ),
         ("POST /v1/queries", b"{", 422, "JSON"),
         ("POST /v1/queries", b"\xff\xfe", 422, "JSON"),
         ("POST /v1/queries", b"[" * 100_000, 400, ""),

@@ -25,6 +25,7 @@ from dovetail_proto.errors import (
     Refusal,
     Unauthenticated,
 )
+from dovetail_proto.expectations import plain
 
 log = structlog.get_logger(__name__)
 
@@ -147,14 +148,14 @@ def _ours(_: Request, error: Exception) -> Response:
 def _not_valid(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     places = [
-        {"where": ".".join(str(part) for part in e["loc"]), "message": str(e["msg"])}
+        {"where": ".".join(str(part) for part in e["loc"]), "message": plain(e)}
         for e in error.errors()[:ERRORS_SHOWN_MAX]
     ]
-    first = places[0] if places else {"where": "request", "message": "not valid"}
+    first = places[0] if places else {"where": "the request", "message": "it is not valid"}
     refusal = Refusal(
         Domain.MESSAGE,
         f"{first['where']}: {first['message']}",
-        remedy="see /openapi.json for what is expected",
+        remedy="see /docs for what is expected",
         reason="invalid",
         errors=places,
     )
