@@ -81,6 +81,11 @@ class ObjectStore:
         self.before("delete", path)
         self.objects.pop(path, None)
 
+    def delete_dir(self, path: str) -> None:
+        """DELETE of each object in the folder."""
+        for key in [k for k in self.objects if below(k, path)]:
+            self.delete_file(key)
+
 
 def below(key: str, path: str) -> bool:
     """Whether an object lies in the folder `path`."""

@@ -12,6 +12,7 @@ import pytest
 
 from dovetail_manager.planner import plan_query
 from dovetail_pipeline.service import Service
+from dovetail_processor.cluster import keeping
 from dovetail_processor.cluster.keeping import TRASH, Remover, claim, open_store
 from dovetail_processor.cluster.worker import Worker
 from dovetail_proto.assignment import Assignment, DroppedRun, QueryTask
@@ -20,6 +21,7 @@ from dovetail_proto.ids import Epoch, ProcessorId, QueryName
 from dovetail_proto.roots import Roots
 from dovetail_proto.spill_format import RunRecord, SpillStore
 from kit.cluster_faults import until
+from kit.object_store import SCHEME, ObjectStore
 
 P1, P2, Q = ProcessorId("p1"), ProcessorId("p2"), QueryName("q")
 SCHEMA = pa.schema([("k", pa.int64())])
@@ -79,6 +81,49 @@ def test_names_of_a_dropped_query_are_free_before_its_files_are_deleted(
     (data / TRASH / "half" / "deleted").mkdir(parents=True)
     Remover(data)
     until(lambda: not any((data / TRASH).iterdir()), "the trash was empty", WAIT_S)
+
+
+@pytest.mark.parametrize("place", ["remote", "mounted"])
+def test_a_process_that_ends_while_it_deletes_leaves_the_rest_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Also what it could not reach; stores of other runs in the same place stay."""
+    data, objects = tmp_path / "data", ObjectStore()
+    monkeypatch.setattr(keeping, "open_storage", objects.storage)
+    for name, run in (("p1", "r1"), ("p2", "r1"), ("p3", "r2")):
+        SpillStore.create(str(tmp_path / "spill" / name), PLAN, run=run)
+    objects.upload(tmp_path / "spill", "spill")
+    gone = DroppedRun(Q, "r1", f"{SCHEME}spill" if place == "remote" else str(tmp_path / "spill"))
+
+    def stores() -> set[str]:
+        if place == "remote":
+            return {path.split("/")[1] for path in objects.objects}
+        return {path.name for path in (tmp_path / "spill").iterdir()}
+
+    class Ended:
+        """A thread of a process that is not there any more."""
+
+        def __init__(self, **_: object) -> None:
+            """Whatever it was to do."""
+
+        def start(self) -> None:
+            """It never gets to it."""
+
+    with monkeypatch.context() as ended:
+        ended.setattr(keeping.threading, "Thread", Ended)
+        Remover(data).remove([gone])
+    assert len(stores()) == 3
+
+    def out(verb: str, path: str) -> None:
+        raise OSError("the service cannot be reached")
+
+    objects.before = out
+    keeping._go_on(data)
+    objects.before = lambda verb, path: None
+    assert len(stores()) == (3 if place == "remote" else 1)
+    Remover(data)
+    until(lambda: stores() == {"p3"}, "the stores were gone", WAIT_S)
+    until(lambda: not any((data / TRASH).iterdir()), "nothing is left to do", WAIT_S)
 
 
 def test_a_query_may_take_the_name_of_one_that_goes_in_the_same_assignment(

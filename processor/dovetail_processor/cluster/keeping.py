@@ -13,7 +13,9 @@ the new incarnation goes on beside them.
 from __future__ import annotations
 
 import contextlib
+import glob
 import itertools
+import json
 import os
 import secrets
 import shutil
@@ -43,7 +45,8 @@ LEFT_OVER = "left-over"
 """Below a processor's data: logs of dropped queries that were to be kept, by run."""
 
 TRASH = "trash"
-"""Below a processor's data: logs of dropped queries that are being deleted."""
+"""Below a processor's data: logs of dropped queries that are being deleted, and for each of the
+queries a note until all it spilled is deleted too."""
 
 log = structlog.get_logger("processor")
 
@@ -149,14 +152,14 @@ class Remover:
     """Removes what dropped queries wrote: at once from where it was, then from the disk.
 
     A rename takes no time, so the names are free for the next query; deleting takes as long as it
-    takes, in threads. What a process does not get to, its next incarnation deletes.
+    takes, in threads. What a process does not get to or cannot reach, its next incarnation deletes.
     """
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
         self._begun: set[DroppedRun] = set()  # of those that the assignment names
         if (data_dir / TRASH).exists():
-            threading.Thread(target=_empty_trash, args=(data_dir,)).start()
+            threading.Thread(target=_go_on, args=(data_dir,)).start()
 
     def remove(self, dropped: Sequence[DroppedRun]) -> None:
         """Begin with those that are new."""
@@ -175,8 +178,9 @@ def put_in_trash(data_dir: Path, dropped: DroppedRun) -> None:
     folder, trash = logs_folder(data_dir, dropped.query), data_dir / TRASH
     try:
         with _CLAIMING:
+            trash.mkdir(parents=True, exist_ok=True)
+            _write_note(data_dir, dropped)
             if is_of_run(folder, dropped.run):
-                trash.mkdir(exist_ok=True)
                 folder.rename(trash / secrets.token_hex(8))
     except (OSError, ValueError) as e:
         log.warning("results of a dropped query stay", query=dropped.query, cause=str(e))
@@ -187,21 +191,49 @@ def put_in_trash(data_dir: Path, dropped: DroppedRun) -> None:
 def delete_run(data_dir: Path, dropped: DroppedRun) -> None:
     """Delete what `put_in_trash` put there, also elsewhere, and what cannot be renamed."""
     _empty_trash(data_dir)
-    if (spill := _mounted(dropped)) is None:
-        _for_stores(dropped, lambda place, name: place.remove(name))
-        return
-    with contextlib.suppress(OSError):  # gone already, or something else is in it
-        for path in list(spill.iterdir()):
-            if path.name.endswith(_trashed("", dropped)):
-                shutil.rmtree(path, ignore_errors=True)
+    done = _for_stores(dropped, lambda place, name: place.remove(name))
+    if (spill := _mounted(dropped)) is not None:
+        trashed = list(spill.glob(f"*{glob.escape(_trashed('', dropped))}"))
+        for path in trashed:
+            shutil.rmtree(path, ignore_errors=True)
+        done = done and not any(path.exists() for path in trashed)
         if spill.name == dropped.run:
-            spill.rmdir()
+            with contextlib.suppress(OSError):  # gone already, or something else is in it
+                spill.rmdir()
+    if done:
+        _note(data_dir, dropped).unlink(missing_ok=True)
 
 
 def _empty_trash(data_dir: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        for path in list((data_dir / TRASH).iterdir()):
+    for path in (data_dir / TRASH).glob("*"):
+        if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _go_on(data_dir: Path) -> None:
+    """Delete what a former incarnation did not get to."""
+    _empty_trash(data_dir)
+    for note in list((data_dir / TRASH).glob("*.json")):
+        try:
+            gone = DroppedRun(*json.loads(note.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as e:
+            log.warning("a note of a dropped query cannot be read", place=str(note), cause=str(e))
+            continue
+        put_in_trash(data_dir, gone)
+        delete_run(data_dir, gone)
+
+
+def _note(data_dir: Path, dropped: DroppedRun) -> Path:
+    """Tells the next incarnation what is to be deleted, if this one does not get to it."""
+    return data_dir / TRASH / f"{uuid.uuid5(uuid.NAMESPACE_OID, dropped.run).hex}.json"
+
+
+def _write_note(data_dir: Path, dropped: DroppedRun) -> None:
+    note = _note(data_dir, dropped)
+    written = note.with_suffix(TMP_SUFFIX)
+    written.touch(mode=0o600)  # the place may be a URI with credentials
+    written.write_text(json.dumps([dropped.query, dropped.run, dropped.spill]), encoding="utf-8")
+    written.rename(note)
 
 
 def _mounted(dropped: DroppedRun) -> Path | None:
@@ -220,16 +252,20 @@ def _trashed(name: str, dropped: DroppedRun) -> str:
     return f"{name}.{dropped.run}{TMP_SUFFIX}"
 
 
-def _for_stores(dropped: DroppedRun, act: Callable[[Storage, str], object]) -> None:
-    """Have `act` done to each spill store of a run; one that cannot be read or removed stays."""
+def _for_stores(dropped: DroppedRun, act: Callable[[Storage, str], object]) -> bool:
+    """Have `act` done to each spill store of a run; one that cannot be read or removed stays.
+
+    Whether there is nothing to try again: a damaged store, whosever it is, is left to people.
+    """
     if dropped.spill is None:
-        return
+        return True
     try:
         place = open_storage(dropped.spill)
         names = place.names("")
     except (OSError, DovetailError) as e:
         log.warning("spilled state of a dropped query stays", query=dropped.query, cause=str(e))
-        return
+        return False
+    done = True
     for name in names:
         try:
             if run_at(open_storage(place_below(dropped.spill, name))) == dropped.run:
@@ -238,6 +274,8 @@ def _for_stores(dropped: DroppedRun, act: Callable[[Storage, str], object]) -> N
             pass  # another processor was here before
         except (OSError, DovetailError) as e:
             log.warning("a spill store stays", query=dropped.query, name=name, cause=str(e))
+            done = done and not isinstance(e, OSError)
+    return done
 
 
 def is_of_run(folder: Path, run: str) -> bool:
