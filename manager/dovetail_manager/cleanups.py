@@ -1,4 +1,4 @@
-"""Clean-ups through the cluster: what is recorded of one, and the process that does it.
+"""Clean-ups through the cluster: the process that does one.
 
     start ─▶ record "running", durable ─▶ child process ─▶ progress … ─▶ record "done" or "failed"
     cancel ─▶ the child's input ends ─▶ it stops, keeps what is finished ─▶ record "cancelled"
@@ -17,12 +17,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import structlog
 
+from dovetail_manager.query import CleanupProgress
+from dovetail_manager.records import CleanupState
 from dovetail_proto.errors import ConfigError
 
 CHILD = ("-m", "dovetail_pipeline.service")
@@ -40,45 +40,6 @@ END_S_MAX = 15.0
 """For a child to end by itself: its own grace is 10 s."""
 
 log = structlog.get_logger()
-
-
-class CleanupState(StrEnum):
-    """What has become of a clean-up."""
-
-    RUNNING = "running"
-    DONE = "done"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-
-@dataclass(frozen=True, slots=True)
-class CleanupRecord:
-    """The latest clean-up of a query, as it is stored."""
-
-    master: str
-    output: str  # as asked for, then where the results are; "none": only counted
-    memory_bytes: int
-    started_s: float
-    state: CleanupState = CleanupState.RUNNING
-    ended_s: float = 0.0
-    owed: int = 0
-    results: int = 0
-    checksum: int = 0
-    bins: int = 0
-    code: str = ""  # of the error
-    cause: str = ""
-    remedy: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class CleanupProgress:
-    """How far a running clean-up is."""
-
-    stage: str = "starting"
-    bins_done: int = 0
-    bins: int = 0
-    combinations: int = 0
-    owed: int = 0  # 0: not known
 
 
 Job = dict[str, Any]

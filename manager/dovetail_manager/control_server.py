@@ -15,7 +15,7 @@ from contextlib import suppress
 import grpc
 import structlog
 
-from dovetail_manager.cluster import Cluster
+from dovetail_manager.loop import ControllerLoop
 from dovetail_proto.errors import Domain, DovetailError, Refusal
 from dovetail_proto.ids import ProcessorId
 from dovetail_proto.messages import ControlMessage, Join
@@ -69,8 +69,8 @@ class Outgoing:
 class ControlServer:
     """The handler of `Attach`."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, loop: ControllerLoop) -> None:
+        self._loop = loop
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler]:
         """For `transport.start_server`, under `CONTROL`."""
@@ -97,7 +97,7 @@ class ControlServer:
         try:
             yield from outgoing.messages()
         finally:
-            self._cluster.detach(processor, outgoing)
+            self._loop.detach(processor, outgoing)
             bound.info("detached", cause=str(outgoing.cause or ""))
         if outgoing.cause is not None:
             abort(context, outgoing.cause)
@@ -112,7 +112,7 @@ class ControlServer:
             raise Refusal(
                 Domain.MESSAGE, f"a control stream begins with its own Join, not with {kind}"
             )
-        self._cluster.attach(message, outgoing)
+        self._loop.attach(message, outgoing)
         return message.processor
 
     def _read(self, processor: ProcessorId, requests: Iterator[bytes], outgoing: Outgoing) -> None:
@@ -124,7 +124,7 @@ class ControlServer:
                 source, message = wire.decode(data)
                 if source != processor:
                     raise Refusal(Domain.MEMBER, f"{processor!r} speaks for {source!r}")
-                self._cluster.deliver(processor, message)
+                self._loop.deliver(processor, message)
             outgoing.close()
         except DovetailError as e:
             log.warning("control stream refused", processor=processor, error=str(e))

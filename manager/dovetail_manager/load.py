@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from dovetail_manager.adaptation.snapshot import ProcessorLoad
 from dovetail_manager.membership import Member, MemberState
 from dovetail_proto.ids import ProcessorId, QueryName, StreamName
-from dovetail_proto.messages import Heartbeat, QueryLoad
+from dovetail_proto.messages import Heartbeat, QueryLoad, StreamLoad
 
 RATE_HALF_LIFE_S = 5.0
 """A few samples of one second: long enough to ride out a batch, short against move_interval_s."""
@@ -95,11 +95,11 @@ class LoadTracker:
         for key in [k for k in self._heard if k[0] == query]:
             del self._heard[key]
 
-    def rows_left(self, stream: StreamName, home: ProcessorId) -> int | None:
-        """Rows that a stream still brings, as its home knows it; None: unknown."""
+    def stream(self, stream: StreamName, home: ProcessorId) -> StreamLoad | None:
+        """What a stream's home last said of it; None if nothing yet."""
         beat = self.beats.get(home)
         loads = beat.streams if beat is not None else ()
-        return next((s.rows_left for s in loads if s.stream == stream), None)
+        return next((s for s in loads if s.stream == stream), None)
 
     def query_bytes(self, query: QueryName, rows_left: int) -> int:
         """M_query: state held and pushed so far, and as much per row for the rows still to come."""

@@ -11,11 +11,14 @@ an old one cannot replace a newer one.
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Any
 
-from dovetail_proto.errors import Domain, Refusal
+from dovetail_proto.errors import ConfigError, Domain, Refusal
 from dovetail_proto.ids import NAME, ProcessorId
 from dovetail_proto.messages import Heartbeat, Join, Leave
 
@@ -47,7 +50,27 @@ class Member:
     heard_s: float  # when it was last heard; a restarted manager starts from its own start
     cause: str = ""  # why it is dead; empty otherwise
     address: str = ""  # where its data plane answers
-    heir: str = ""  # who has its result logs, as it says while it leaves
+    successor: str = ""  # who has its result logs, as it says while it leaves
+
+    @property
+    def key(self) -> str:
+        """Where it is stored."""
+        return f"member/{self.processor}"
+
+    def to_json(self) -> str:
+        """The record."""
+        return json.dumps(asdict(self))
+
+
+def member_from_json(text: str) -> Member:
+    """Read a member's record; ConfigError if it is none."""
+    try:
+        raw: dict[str, Any] = json.loads(text)
+        return Member(**{**raw, "state": MemberState(raw["state"])})
+    except (TypeError, ValueError, KeyError) as e:
+        raise ConfigError(
+            f"not the record of a member: {e}", remedy="restore the manager's store"
+        ) from e
 
 
 class Membership:
@@ -58,6 +81,7 @@ class Membership:
         self.version = version
         self.dead_after_s = dead_after_s
         self.members: dict[ProcessorId, Member] = {}
+        self.unwritten: Counter[ProcessorId] = Counter()  # changes of a member not yet durable
         self.ticked_s = float("inf")  # when `tick` was last called; inf before the first time
 
     def restore(self, members: list[Member], now_s: float) -> None:
@@ -123,7 +147,7 @@ class Membership:
     def leave(self, m: Leave, now_s: float) -> list[Member]:
         """Start draining a member; nothing if it is leaving already."""
         known = self.heartbeat(m, now_s)
-        known.heir = m.heir
+        known.successor = m.heir
         if known.state is MemberState.LEAVING:
             return []
         known.state = MemberState.LEAVING
@@ -149,9 +173,10 @@ class Membership:
         old = [m.processor for m in gone[: max(0, len(gone) - GONE_MAX)] if not needed(m.processor)]
         for processor in old:
             del self.members[processor]
+            del self.unwritten[processor]
         return old
 
-    def heir_of(self, leaver: ProcessorId) -> ProcessorId | None:
+    def successor_of(self, leaver: ProcessorId) -> ProcessorId | None:
         """Who gets the result logs of a member that leaves, if anyone is there."""
         return next((p for p in self.staying() if p != leaver), None)
 

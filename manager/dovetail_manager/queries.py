@@ -1,204 +1,315 @@
-"""A query as the manager runs it, and the records of queries and members in the store."""
+"""The life of a query, from its submission until it is dropped.
+
+    RUNNING ⇄ PAUSED ─▶ CLOSING ── every member says closed, no move is open ─▶ closed
+       └────────┴──────────┴── a member says failed, or dies with part of it ─▶ failed
+
+Both ends are written down with what the processors reported; the query then leaves the assignment,
+and its record stays until it is dropped. Every verb checks first: Refusal or ConfigError, with
+nothing changed, if it cannot be.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Set
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from dovetail_manager.adaptation.admission import Admission
-from dovetail_manager.adaptation.snapshot import ProcessorLoad, PushState
-from dovetail_manager.membership import Member, MemberState
-from dovetail_manager.moves.coordinator import Coordinator
-from dovetail_manager.moves.protocol import Instruction, Move, Outcome
-from dovetail_proto.assignment import DiskSettings
-from dovetail_proto.errors import ConfigError
-from dovetail_proto.ids import (
-    GroupId,
-    MoveId,
-    ProcessorId,
-    QueryName,
-    SplitId,
-    input_of,
-    next_split,
-)
-from dovetail_proto.messages import PushPartitions
+from dovetail_manager import streams
+from dovetail_manager.adaptation.initial import distribute, place_splits
+from dovetail_manager.adaptation.policies import policy
+from dovetail_manager.assignments import check_size
+from dovetail_manager.history import emptied
+from dovetail_manager.journal import Puts
+from dovetail_manager.membership import Member
+from dovetail_manager.moves.journal import carry_out
+from dovetail_manager.moves.records import map_key, move_key
+from dovetail_manager.query import CleanupProgress, Query, QueryWritten, put
+from dovetail_manager.records import CleanupRecord, End, QueryRecord
+from dovetail_manager.reports import Report
+from dovetail_manager.state import State
+from dovetail_proto.assignment import Phase
+from dovetail_proto.cluster_memory import smallest_limit
+from dovetail_proto.errors import ConfigError, Domain, Refusal
+from dovetail_proto.ids import MoveId, QueryName
+from dovetail_proto.messages import Stage
+from dovetail_proto.partition_map import PartitionMap
 
-DRAIN_FAILURES_MAX = 3
-"""In a row: neither all of a leaver's groups find room, nor half of them, nor a quarter."""
+PHASE_EVENTS = {
+    Phase.RUNNING: "query-resumed",
+    Phase.PAUSED: "query-paused",
+    Phase.CLOSING: "query-closing",
+}
 
 
-@dataclass(slots=True)
-class Query:
-    """One submitted query. Its machines are given to it by the manager in office."""
+@dataclass(frozen=True, slots=True)
+class QueryDropped:
+    """A query is forgotten."""
 
-    name: QueryName
-    policy_name: str
-    split_hosts: Mapping[ProcessorId, tuple[SplitId, ...]]  # as decided; durable: coordinator's
-    disk: DiskSettings  # its own θ_m, θ_t and so on; `allowed` follows from the policy
-    expected_bytes: int | None  # told at submission; None: estimated
-    cause: str = ""  # why it failed; empty while it runs
-    closed: bool = False  # it has ended well; its record and map are kept to be looked at
-    pinned: frozenset[GroupId] = frozenset()  # stay where they are, whatever a policy says
-    resting: bool = False  # paused or closing: no adaptation begins, open ones end
-    told: bool = False  # the failure is durable: `stopping` says who has to drop the query yet
-    forced_bytes: int = 0  # as written last; `admission` counts on from it
-    stopping: set[ProcessorId] = field(default_factory=set)  # have to drop a failed query yet
-    orders: dict[ProcessorId, PushPartitions] = field(default_factory=dict)  # not answered yet
-    drain_failures: dict[ProcessorId, int] = field(default_factory=dict)
-    """Per leaver: moves in a row that found no room for its groups."""
-    coordinator: Coordinator = field(init=False)
-    admission: Admission = field(init=False)
+    record: QueryRecord
+    moves: tuple[MoveId, ...]  # ended, and not in the history yet
 
     @property
-    def key(self) -> str:
-        """Where its record is stored."""
-        return f"query/{self.name}"
+    def puts(self) -> Puts:
+        """The deletion of all its entries."""
+        keys = (self.record.key, map_key(self.record.name), *map(move_key, self.moves))
+        return dict.fromkeys(keys)
 
-    @property
-    def over(self) -> bool:
-        """Whether it has ended, well or not."""
-        return self.closed or bool(self.cause)
+    def durable(self, state: State) -> None:
+        """Its histories go too."""
+        state.log("query-dropped", query=self.record.name)
+        state.effects += emptied(self.record.name)
 
-    def pinned_at(self, processor: ProcessorId) -> list[GroupId]:
-        """The pinned groups that `processor` owns."""
-        known = self.coordinator.map_tail
-        return sorted(g for g in self.pinned if known.owner(g) == processor)
 
-    def depends_on(self, processor: ProcessorId) -> bool:
-        """Whether the query would lose state or input with `processor`."""
-        if self.over:
-            return False
-        owned = self.coordinator.map_tail.groups_of(processor)
-        hosts = (self.split_hosts, self.coordinator.split_hosts)
-        return len(owned) > 0 or any(processor in h for h in hosts)
+# What operators ask for ---------------------------------------------------------------------------
 
-    def hand_on(self, inputs: Iterable[int], leaver: ProcessorId, to: ProcessorId) -> None:
-        """Have `to` host the splits of these inputs, with links of their own."""
-        chosen = set(inputs)
-        going = [s for s in self.split_hosts[leaver] if input_of(s) in chosen]
-        hosts = {p: [s for s in splits if s not in going] for p, splits in self.split_hosts.items()}
-        hosts[to] = [*hosts.get(to, ()), *map(next_split, going)]
-        self.split_hosts = {p: tuple(sorted(s)) for p, s in hosts.items() if s}
 
-    def was_at(self, processor: ProcessorId) -> bool:
-        """Whether `processor` owned a group since it came: results and state may be there."""
-        return processor in self.coordinator.map_tail.processors
-
-    def owns(self, move: str) -> bool:
-        """Whether `move` is an open move of this query."""
-        return MoveId(move) in self.coordinator.moves
-
-    def void_order(self, processor: ProcessorId) -> None:
-        """Whoever is gone answers no order."""
-        self.orders.pop(processor, None)
-        self.admission.pushed(processor, 0)
-
-    def drain(
-        self,
-        leaver: ProcessorId,
-        loads: Iterable[ProcessorLoad],
-        busy: Set[ProcessorId],
-        now_s: float,
-    ) -> list[Instruction]:
-        """Move a leaver's groups to who has the most room; half as many if that is little."""
-        owned = self.coordinator.map_tail.groups_of(leaver)
-        groups = [GroupId(int(g)) for g in owned if int(g) not in self.pinned]
-        takers = [p for p in loads if p.free and p.processor not in busy]
-        if leaver in busy or not takers or not groups:
-            return []
-        taker = min(takers, key=lambda p: (p.used_bytes - p.limit_bytes, p.processor)).processor
-        share = max(1, len(groups) >> self.drain_failures.get(leaver, 0))
-        return self.coordinator.begin(
-            leaver,
-            taker,
-            0,
-            groups=groups[:share],
-            reason=f"{leaver} leaves",
-            now_s=now_s,
+def submit(state: State, record: QueryRecord, weights: Sequence[float] | None = None) -> None:
+    """Start a planned query on all members; its splits are where its streams are at home."""
+    if record.name in state.queries:
+        raise Refusal(
+            Domain.QUERY,
+            f"query {record.name!r} exists already",
+            remedy="use another name, or drop it when it is closed or failed",
+            reason="exists",
         )
+    _refuse_without_place(record)
+    staying = state.membership.staying()
+    for stream in state.inputs(record).values():
+        streams.refuse_over(state, stream, record.name)
+        streams.refuse_moving(state, stream)
+        if stream.home not in staying:
+            raise Refusal(
+                Domain.STREAM,
+                f"stream {stream.name!r} is at home on {stream.home!r}, which is not alive",
+                remedy="start a processor",
+                reason="state",
+            )
+    check_size(state, len(record.plan.to_json()), staying)
+    homes = [state.stream(i.stream).home for i in record.plan.inputs]
+    record = replace(record, split_hosts=place_splits(record.name, homes))
+    _check_memory(state, record)
+    limits = [state.membership.members[p].memory_limit_bytes for p in staying]
+    dealt = distribute(record.plan.partitions, staying, limits if weights is None else weights)
+    first = PartitionMap.initial(record.name, dealt)
+    query = state.add_query(record, first)
+    state.write(QueryWritten(query, record, "query-submitted", map=first))
 
-    def unload(self, leaver: ProcessorId, loads: Iterable[ProcessorLoad]) -> PushState | None:
-        """What a leaver has to push to disk before its groups find room elsewhere, if so."""
-        failures = self.drain_failures.get(leaver, 0)
-        if failures < DRAIN_FAILURES_MAX or not self.admission.policy.spills_locally:
-            return None
-        held_bytes = next((p.held_bytes for p in loads if p.processor == leaver), 0)
-        del self.drain_failures[leaver]
-        reason = f"{leaver} leaves, and nobody has room for what it holds"
-        return PushState(leaver, held_bytes, reason) if held_bytes else None
 
-    def finds_no_room(self, leaver: ProcessorId) -> bool:
-        """Whether not even one of a leaver's groups finds room, and none may go to disk."""
-        owned = len(self.coordinator.map_tail.groups_of(leaver))
-        failures = self.drain_failures.get(leaver, 0)
-        tried = owned >> max(0, failures - 1)  # by the last move, see `drain`
-        return (
-            owned > 0 and failures > 0 and tried <= 1 and not self.admission.policy.spills_locally
+def set_phase(state: State, name: QueryName, phase: Phase, why: str = "") -> None:
+    """Pause, resume or close a query, and tell why; no writes if it is in that phase."""
+    query = state.query(name)
+    record = query.record
+    if record.phase is phase and record.end is not End.FAILED:
+        return
+    if record.end or record.phase is Phase.CLOSING:
+        raise Refusal(Domain.QUERY, f"query {name!r} is {record.state}", reason="state")
+    if phase is Phase.PAUSED:
+        streams.refuse_in_transit(state, record)
+    put(state, query, replace(record, phase=phase), PHASE_EVENTS[phase], why)
+
+
+def set_policy(state: State, name: QueryName, policy_name: str) -> None:
+    """Adapt by another policy from now on; whether processors push by themselves follows."""
+    query = going_on(state, name)
+    chosen = policy(policy_name)
+    changed = replace(query.record, policy=chosen.name)
+    _refuse_without_place(changed)
+    query.admission.policy = chosen
+    put(state, query, changed)
+
+
+def start_cleanup(state: State, name: QueryName, cleanup: CleanupRecord) -> None:
+    """Record that what a closed query owes is being produced, or that nothing is owed."""
+    query = state.query(name)
+    record = query.record
+    if record.end is not End.CLOSED:
+        how = f"has failed: {record.cause}" if record.cause else f"is {record.phase}"
+        raise Refusal(
+            Domain.QUERY,
+            f"query {name!r} {how}; what it owes is not known",
+            remedy="submit it again" if record.cause else "close it first",
+            reason="state",
         )
-
-    def drained(self, move: Move) -> None:
-        """Note how a move of a leaver's groups went; whatever fails but for room is tried again."""
-        if move.outcome is not Outcome.ROLLED_BACK:
-            self.drain_failures.pop(move.sender, None)
-        elif move.no_room:
-            failures = self.drain_failures.get(move.sender, 0)
-            self.drain_failures[move.sender] = failures + 1
-
-    def to_json(self) -> str:
-        """The record."""
-        return json.dumps(
-            {
-                "name": self.name,
-                "policy": self.policy_name,
-                "split_hosts": dict(self.split_hosts),
-                "disk": asdict(self.disk),
-                "expected_bytes": self.expected_bytes,
-                "cause": self.cause,
-                "closed": self.closed,
-                "pinned": sorted(self.pinned),
-                "forced_bytes": self.admission.forced_bytes,
-            }
+    if record.discarded:
+        raise Refusal(
+            Domain.QUERY,
+            f"query {name!r} is being dropped with its state on disk",
+            remedy="drop it",
+            reason="state",
         )
-
-
-def query_from_json(text: str) -> Query:
-    """Read a query's record; its machines are the caller's."""
-    try:
-        raw: dict[str, Any] = json.loads(text)
-        hosts = {
-            ProcessorId(p): tuple(SplitId(s) for s in splits)
-            for p, splits in raw["split_hosts"].items()
-        }
-        return Query(
-            QueryName(raw["name"]),
-            raw["policy"],
-            hosts,
-            DiskSettings(**raw["disk"]),
-            raw["expected_bytes"],
-            cause=raw["cause"],
-            closed=raw["closed"],
-            pinned=frozenset(GroupId(int(g)) for g in raw["pinned"]),
-            forced_bytes=int(raw["forced_bytes"]),
+    if record.cleaning:
+        raise Refusal(
+            Domain.QUERY,
+            f"query {name!r} is being cleaned up already",
+            remedy="wait for that, or cancel it first: what it finished is kept",
+            reason="state",
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as e:
+    query.cleanup_progress = CleanupProgress()
+    put(state, query, replace(record, cleanup=cleanup), "cleanup-started", cleanup.master)
+
+
+def end_cleanup(state: State, name: QueryName, started_s: float, change: Mapping[str, Any]) -> None:
+    """A clean-up, told from others by its start, is over; no writes if it is not known."""
+    query = state.queries.get(name)
+    cleanup = query.record.cleanup if query is not None else None
+    if query is None or cleanup is None or cleanup.started_s != started_s:
+        return
+    ended = replace(cleanup, **change, ended_s=state.now_s)
+    put(state, query, replace(query.record, cleanup=ended), "cleanup-ended", ended.outcome)
+
+
+def discard(state: State, name: QueryName) -> None:
+    """Have everyone remove what a query that has ended wrote; then it can only be dropped."""
+    query = _droppable(state, name)
+    if not query.record.discarded:
+        put(state, query, replace(query.record, discarded=True))
+
+
+def drop(state: State, name: QueryName) -> None:
+    """Forget a query that has ended; Refusal of domain `busy` while somebody still has it."""
+    query = _droppable(state, name)
+    del state.queries[name]
+    state.load.forget(name)
+    state.write(QueryDropped(query.record, tuple(query.ended_moves)))
+
+
+def going_on(state: State, name: QueryName) -> Query:
+    """A query that has not ended; Refusal otherwise."""
+    query = state.query(name)
+    record = query.record
+    if record.end:
+        why = f": {record.cause}" if record.cause else ""
+        raise Refusal(Domain.QUERY, f"query {name!r} is {record.end}{why}", reason="state")
+    return query
+
+
+def _droppable(state: State, name: QueryName) -> Query:
+    query = state.query(name)
+    record = query.record
+    if not record.end:
+        raise Refusal(
+            Domain.QUERY,
+            f"query {name!r} is {record.phase}",
+            remedy="close it first",
+            reason="state",
+        )
+    if record.cleaning:
+        raise Refusal(
+            Domain.QUERY,
+            f"query {name!r} is being cleaned up",
+            remedy="wait for that, or cancel it first",
+            reason="state",
+        )
+    durable = query.durable
+    finished = durable and durable.finished and durable.discarded == record.discarded
+    version = query.unassigned_version or state.assignments.first
+    if not finished or state.assignments.unaware(state, version):
+        raise Refusal(
+            Domain.BUSY,
+            f"query {name!r} has ended but a processor has not let go of it yet",
+            remedy="try again in a second",
+            reason="busy",
+        )
+    return query
+
+
+# How it ends --------------------------------------------------------------------------------------
+
+
+def reports(state: State, query: Query) -> tuple[Report, ...]:
+    """What was last reported of a query: by members, by those who left, at its end."""
+    if query.record.finished:
+        return query.record.reports
+    return query.record.with_reports(_heard(state, query)).reports
+
+
+def ended(state: State, query: Query, end: End, cause: str = "") -> QueryRecord:
+    """The record with its end, and with what everyone reported so far."""
+    reported = query.record.with_reports(_heard(state, query))
+    return replace(reported, end=end, cause=cause, ended_s=state.now_s)
+
+
+def fail(state: State, query: Query, cause: str) -> None:
+    """The query cannot go on: end it everywhere, when that is written down."""
+    put(state, query, ended(state, query, End.FAILED, cause))
+    abandon(state, query)
+
+
+def abandon(state: State, query: Query) -> None:
+    """End the moves and orders of a query that fails."""
+    query.orders.clear()
+    carry_out(state, query, query.coordinator.abandon(query.record.cause, state.now_s))
+
+
+def end_due(state: State) -> None:
+    """End the queries that are closed everywhere now, or that everyone has dropped."""
+    for query in state.queries.values():
+        record = query.record
+        if record.phase is Phase.CLOSING and not record.end and _closed_everywhere(state, query):
+            query.orders.clear()
+            put(state, query, ended(state, query, End.CLOSED), "query-closed")
+        elif query.failure_is_durable and not record.stopped and not query.stopping:
+            last = record.with_reports(_heard(state, query))
+            put(state, query, replace(last, stopped=True))
+
+
+def _closed_everywhere(state: State, query: Query) -> bool:
+    durable = query.durable
+    if durable is None or durable.phase is not Phase.CLOSING or query.coordinator.moves:
+        return False
+    heard = [state.load.report(query.name, m) for m in state.membership.alive()]
+    return bool(heard) and all(h is not None and h.stage is Stage.CLOSED for h in heard)
+
+
+def _heard(state: State, query: Query) -> list[Report]:
+    heard = [(m, state.load.report(query.name, m)) for m in state.membership.alive()]
+    return [Report(m.processor, m.incarnation, load) for m, load in heard if load is not None]
+
+
+# Whether it fits ----------------------------------------------------------------------------------
+
+
+def _check_memory(state: State, record: QueryRecord) -> None:
+    """Refusal if a processor has said that it has too little memory left for the query."""
+    members = state.membership.alive()
+    for m in members:
+        beat = state.load.beats.get(m.processor)
+        if beat is None or beat.incarnation != m.incarnation or beat.room_bytes is None:
+            continue  # it has not said so yet, and will not start what does not fit
+        unreported = [
+            q.record
+            for q in state.queries.values()
+            if not q.record.end and state.load.report(q.name, m) is None
+        ]
+        room = beat.room_bytes - sum(_needed(r, m, members) for r in unreported)
+        needed = _needed(record, m, members)
+        if needed > room:
+            raise Refusal(
+                Domain.MEMORY,
+                f"query {record.name!r} needs at least {needed:,} bytes of memory on processor "
+                f"{m.processor!r} for {record.plan.partitions} partitions of "
+                f"{len(record.plan.inputs)} inputs, and {max(0, room):,} of its "
+                f"{m.memory_limit_bytes:,} are left beside other queries",
+                remedy="use fewer partitions, close another query, or give processors more memory",
+                reason="state",
+            )
+
+
+def _needed(record: QueryRecord, on: Member, members: Sequence[Member]) -> int:
+    return smallest_limit(
+        inputs=len(record.plan.inputs),
+        partitions=record.plan.partitions,
+        hosted=len(record.split_hosts.get(on.processor, ())),
+        peers=len(members),
+    )
+
+
+def _refuse_without_place(record: QueryRecord) -> None:
+    """ConfigError if state may go to disk and no clean-up would find it there."""
+    if policy(record.policy).spills_locally and record.spill is None:
         raise ConfigError(
-            f"not the record of a query: {e}", remedy="restore the manager's store"
-        ) from e
-
-
-def member_to_json(member: Member) -> str:
-    """A member's record."""
-    return json.dumps(asdict(member))
-
-
-def member_from_json(text: str) -> Member:
-    """Read a member's record."""
-    try:
-        raw: dict[str, Any] = json.loads(text)
-        return Member(**{**raw, "state": MemberState(raw["state"])})
-    except (TypeError, ValueError, KeyError) as e:
-        raise ConfigError(
-            f"not the record of a member: {e}", remedy="restore the manager's store"
-        ) from e
+            f"query {record.name!r}: policy {record.policy!r} puts state on disk, and neither the "
+            "query nor the manager names a place for it",
+            remedy="submit it with a spill folder or URI that all processors reach, start the "
+            "manager with the setting `spill`, or use policy none or distributed",
+        )

@@ -4,8 +4,8 @@
         manager.address        # processors and clients dial it
         manager.admin          # the verbs, for programs in this process
 
-Whoever takes office fences the manager before; so everything that can be refused (address, tokens,
-certificates, the store's settings) is looked at before that.
+Whoever claims the lead fences the manager before it; so everything that can be refused (address,
+tokens, certificates, the store's settings) is looked at before that.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from dovetail_manager.admin.auth import Tokens, peer_refusal, refuse_open_bind
 from dovetail_manager.admin.grpc_face import HEALTH_SERVICE, AdminFace, health_handlers
 from dovetail_manager.admin.service import AdminService
 from dovetail_manager.cleanups import MASTERS_DEFAULT
-from dovetail_manager.cluster import Cluster
 from dovetail_manager.control_server import ControlServer
+from dovetail_manager.loop import ControllerLoop
 from dovetail_manager.moves.steps import MoveSettings
-from dovetail_manager.steering import SteeringSettings
+from dovetail_manager.state import ControllerSettings
 from dovetail_manager.store import Store, open_store
 from dovetail_proto import certificate_roles
 from dovetail_proto.errors import ConfigError, DovetailError
@@ -61,7 +61,7 @@ class ManagerSettings:
     store: str  # see `open_store`
     listen: str = "127.0.0.1:0"  # host:port of gRPC; port 0: any free one
     rest: str | None = None  # host:port of REST; None: no REST
-    name: str = field(default_factory=_own_name)  # who holds the office, for people
+    name: str = field(default_factory=_own_name)  # who leads, for people
     security: Security = field(default_factory=Security)  # its token is the admin's
     read_token: str = ""  # lets look, not steer; empty: none
     spark_masters: tuple[str, ...] = MASTERS_DEFAULT  # where clean-ups may run, the default first
@@ -73,9 +73,9 @@ class ManagerSettings:
     dead_after_s: float = 10.0  # a silent processor is declared dead
     version: str = field(default_factory=lambda: version("dovetail"))
 
-    def steering(self) -> SteeringSettings:
+    def controller(self) -> ControllerSettings:
         """What the machine needs of them."""
-        return SteeringSettings(
+        return ControllerSettings(
             version=self.version,
             adaptation=self.adaptation,
             moves=self.moves,
@@ -91,7 +91,7 @@ class ManagerServer:
         self.settings = settings
         self.admin: AdminService  # from `start` on
         self._store: Store
-        self._cluster: Cluster
+        self._loop: ControllerLoop
         self._server: grpc.Server | None = None
         self._health: health.HealthServicer
         self._rest: RestServer | None = None
@@ -111,11 +111,11 @@ class ManagerServer:
 
     @property
     def cause(self) -> DovetailError | None:
-        """Why the manager ended by itself: another one is in office, or a defect."""
-        return self._cluster.cause
+        """Why the manager ended by itself: another one leads, or a defect."""
+        return self._loop.cause
 
     def start(self) -> None:
-        """Take office and answer. ConfigError if an address or a setting cannot be worked with."""
+        """Claim the lead and answer; ConfigError if an address or a setting cannot be used."""
         s = self.settings
         tokens = Tokens(s.security.token, s.read_token)
         refuse_open_bind(_host(s.listen), tokens, s.security)
@@ -125,28 +125,28 @@ class ManagerServer:
             check_free(address)
         self._store = open_store(s.store)
         try:
-            office = self._store.claim(s.name)
-            self._cluster = Cluster(self._store, office, s.steering())
+            leadership = self._store.claim(s.name)
+            self._loop = ControllerLoop(self._store, leadership, s.controller())
             self.admin = AdminService(
-                self._cluster,
+                self._loop,
                 name=s.name,
                 spill_root=s.spill_root,
                 roots=Roots(s.roots),
                 spark_masters=s.spark_masters,
             )
-            self._cluster.start()
+            self._loop.start()
         except BaseException:
             self._store.close()
             raise
         try:
             self._health, health_calls = health_handlers()
-            self._cluster.on_end = self._on_end
+            self._loop.on_end = self._on_end
             self.admin.cleanups.resume()
             self._server, self._port = start_server(
                 s.listen,
                 s.security,
                 {
-                    CONTROL: ControlServer(self._cluster).handlers(),
+                    CONTROL: ControlServer(self._loop).handlers(),
                     ADMIN: AdminFace(self.admin).handlers(),
                     HEALTH_SERVICE: health_calls,
                 },
@@ -164,19 +164,19 @@ class ManagerServer:
             address=self.address,
             rest=self.rest_address,
             name=s.name,
-            epoch=office.epoch,
+            epoch=leadership.epoch,
         )
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the manager has ended by itself; whether it has."""
-        return self._cluster.ended.wait(timeout_s)
+        return self._loop.ended.wait(timeout_s)
 
     def stop(self) -> None:
         """End. Processors go on, and the next manager goes on from the store; twice is no error."""
         if self._rest is not None:
             self._rest.stop()
         self.admin.cleanups.stop()
-        self._cluster.stop()
+        self._loop.stop()
         if self._server is not None:
             self._server.stop(STOP_GRACE_S).wait()
         self._store.close()

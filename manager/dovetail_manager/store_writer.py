@@ -2,7 +2,7 @@
 
 Store calls block, so nobody else makes them for the manager. What it finds out it reports: a
 revision is durable, the store is away (the machine issues the same write again), a move is in the
-history, another manager has taken office. Between writes it looks whether this one still holds it.
+history, another manager leads. Between writes it looks whether this one still does.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import structlog
 
-from dovetail_manager.chronicle import Chronicle
-from dovetail_manager.moves.journal import Write
+from dovetail_manager.effects import AppendHistory
+from dovetail_manager.journal import Write
 from dovetail_manager.store import Store
 from dovetail_manager.store.errors import StoreUnavailable
 from dovetail_proto.errors import DovetailError
@@ -23,11 +23,11 @@ from dovetail_proto.ids import Epoch, MoveId
 RETRY_S = 0.5
 """Between two tries while the store is away; the store itself has waited for longer."""
 
-OFFICE_CHECK_S = 3.0
-"""An idle manager finds out in this time that another one has taken office."""
+LEADER_CHECK_S = 3.0
+"""An idle manager finds out in this time that another one leads."""
 
-OFFICE_HISTORY = "office/check"
-"""A history that stays empty: putting nothing into it is refused when the office is lost."""
+LEADER_HISTORY = "leader/check"
+"""A history that stays empty: putting nothing into it is refused when another manager leads."""
 
 log = structlog.get_logger()
 
@@ -50,7 +50,7 @@ class StoreWriter:
         self._confirmed, self._failed = confirmed, failed
         self._recorded, self._lost = recorded, lost
         # One write at a time is under way, and a record per decision or ended move.
-        self._todo: queue.SimpleQueue[Write | Chronicle | None] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[Write | AppendHistory | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="store", daemon=True)
 
@@ -58,7 +58,7 @@ class StoreWriter:
         """Begin to write."""
         self._thread.start()
 
-    def put(self, job: Write | Chronicle) -> None:
+    def put(self, job: Write | AppendHistory) -> None:
         """Queue a job."""
         self._todo.put(job)
 
@@ -71,9 +71,9 @@ class StoreWriter:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                job = self._todo.get(timeout=OFFICE_CHECK_S)
+                job = self._todo.get(timeout=LEADER_CHECK_S)
             except queue.Empty:
-                job = Chronicle(OFFICE_HISTORY, {}, keep=0)
+                job = AppendHistory(LEADER_HISTORY, {}, keep=0)
             if job is None:
                 return
             try:
@@ -89,7 +89,7 @@ class StoreWriter:
                 self._lost(e)
                 return
 
-    def _do(self, job: Write | Chronicle) -> None:
+    def _do(self, job: Write | AppendHistory) -> None:
         if isinstance(job, Write):
             self._store.write(job)
             self._confirmed(job.revision)

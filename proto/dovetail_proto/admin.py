@@ -268,7 +268,7 @@ class ClusterStatus:
     name: Annotated[str, "the manager's"]
     epoch: Positive
     version: str
-    started_s: Annotated[float, "when this manager took office"]
+    started_s: Annotated[float, "when this manager began to lead"]
     processors: tuple[ProcessorStatus, ...]
 
 

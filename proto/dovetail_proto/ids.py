@@ -17,7 +17,7 @@ MapVersion = NewType("MapVersion", int)
 """Version of the partition map; grows by one with each committed change."""
 
 Epoch = NewType("Epoch", int)
-"""A manager's term of office; messages of a lower epoch are refused."""
+"""A manager's term; messages of a lower epoch are refused."""
 
 MoveId = NewType("MoveId", str)
 """`<epoch>-<number>` in fixed widths, so that the order of text is the order of issue."""

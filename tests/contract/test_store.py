@@ -1,4 +1,4 @@
-"""What both stores promise: whole writes, once and in order, by the manager in office only."""
+"""What both stores promise: whole writes, once and in order, by the manager that leads only."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from threading import Barrier, Thread
 
 import pytest
 
-from dovetail_manager.moves.journal import Write
-from dovetail_manager.store import Office, Store, open_store
+from dovetail_manager.journal import Write
+from dovetail_manager.store import Leadership, Store, open_store
 from dovetail_manager.store.errors import BadWrite, Fenced, StaleWrite
-from dovetail_manager.store.office import (
+from dovetail_manager.store.fencing import (
     KEEP_MAX,
     NUMBER_MAX,
     RECORD_BYTES_MAX,
@@ -25,9 +25,9 @@ from dovetail_proto.ids import Epoch
 Opened = Callable[[], Store]
 
 
-def after(office: Office, puts: Mapping[str, str | None], *, ahead: int = 1) -> Write:
-    """The write that comes `ahead` writes after what the office found."""
-    return Write(office.epoch, office.revision + ahead, puts)
+def after(lead: Leadership, puts: Mapping[str, str | None], *, ahead: int = 1) -> Write:
+    """The write that comes `ahead` writes after what the claim found."""
+    return Write(lead.epoch, lead.revision + ahead, puts)
 
 
 def test_an_empty_store_gives_epoch_one_and_nothing_else(opened: Opened) -> None:
@@ -42,9 +42,9 @@ def test_an_empty_store_gives_epoch_one_and_nothing_else(opened: Opened) -> None
 def test_what_was_written_is_there_for_the_next_manager(opened: Opened) -> None:
     """Under the next epoch, at the same revision, in the order of keys."""
     first = opened()
-    office = first.claim("first")
-    first.write(after(office, {"move/b": "2", "map/q": '{"é": "\\u0000"}', "move/a": "1"}))
-    first.write(after(office, {"move/b": None, "move/c": "", "gone": None}, ahead=2))
+    lead = first.claim("first")
+    first.write(after(lead, {"move/b": "2", "map/q": '{"é": "\\u0000"}', "move/a": "1"}))
+    first.write(after(lead, {"move/b": None, "move/c": "", "gone": None}, ahead=2))
     first.close()
     second = opened()
     epoch, revision, entries = second.claim("second")
@@ -59,24 +59,24 @@ def test_what_was_written_is_there_for_the_next_manager(opened: Opened) -> None:
 def test_a_write_repeated_is_done_once(opened: Opened) -> None:
     """By its contents: it needs not be the same object, nor the same order of puts."""
     store = opened()
-    office = store.claim("m")
-    store.write(after(office, {"a": "1", "b": "2"}))
-    store.write(after(office, {"b": "2", "a": "1"}))
+    lead = store.claim("m")
+    store.write(after(lead, {"a": "1", "b": "2"}))
+    store.write(after(lead, {"b": "2", "a": "1"}))
     assert opened().claim("n").revision == 1
 
 
 def test_only_the_next_revision_is_taken(opened: Opened) -> None:
     """Not a late one, not one too far, not another one in a place that is taken."""
     store = opened()
-    office = store.claim("m")
-    store.write(after(office, {"a": "1"}))
-    store.write(after(office, {"a": "2"}, ahead=2))
+    lead = store.claim("m")
+    store.write(after(lead, {"a": "1"}))
+    store.write(after(lead, {"a": "2"}, ahead=2))
     with pytest.raises(StaleWrite, match=r"revision 1 cannot follow revision 2.*late"):
-        store.write(after(office, {"a": "1"}))
+        store.write(after(lead, {"a": "1"}))
     with pytest.raises(StaleWrite, match="revision 2 cannot follow revision 2"):
-        store.write(after(office, {"a": "other"}, ahead=2))
+        store.write(after(lead, {"a": "other"}, ahead=2))
     with pytest.raises(StaleWrite, match=r"revision 4 cannot follow revision 2.*lost"):
-        store.write(after(office, {"a": "4"}, ahead=4))
+        store.write(after(lead, {"a": "4"}, ahead=4))
     assert store.entries() == {"a": "2"}
 
 
@@ -99,9 +99,9 @@ def test_a_new_epoch_fences_the_older_manager(opened: Opened) -> None:
 
 def test_an_epoch_alone_does_not_let_a_stranger_write(opened: Opened) -> None:
     """It must have been claimed through the same handle."""
-    office = opened().claim("m")
-    with pytest.raises(Fenced, match="holds no office"):
-        opened().write(after(office, {"a": "1"}))
+    lead = opened().claim("m")
+    with pytest.raises(Fenced, match="does not lead"):
+        opened().write(after(lead, {"a": "1"}))
 
 
 def test_a_manager_may_take_over_from_itself(opened: Opened) -> None:
@@ -132,21 +132,21 @@ def test_of_many_managers_at_once_exactly_one_stays(opened: Opened) -> None:
     """Epochs are given once each, and only the last one's write is done."""
     handles = [opened() for _ in range(6)]
     barrier = Barrier(len(handles), timeout=60)
-    offices: list[Office] = []
+    claims: list[Leadership] = []
     fenced: list[Epoch] = []
 
     def manage(store: Store) -> None:
         barrier.wait()
-        office = store.claim("m")
-        offices.append(office)
+        lead = store.claim("m")
+        claims.append(lead)
         barrier.wait()
         try:
-            store.write(after(office, {"winner": str(office.epoch)}))
+            store.write(after(lead, {"winner": str(lead.epoch)}))
         except Fenced:
-            fenced.append(office.epoch)
+            fenced.append(lead.epoch)
 
     run_all([Thread(target=manage, args=(h,)) for h in handles])
-    assert sorted(o.epoch for o in offices) == [1, 2, 3, 4, 5, 6]
+    assert sorted(o.epoch for o in claims) == [1, 2, 3, 4, 5, 6]
     assert sorted(fenced) == [1, 2, 3, 4, 5]
     assert handles[0].entries() == {"winner": "6"}
 
@@ -154,14 +154,14 @@ def test_of_many_managers_at_once_exactly_one_stays(opened: Opened) -> None:
 def test_of_many_writes_of_one_revision_exactly_one_is_done(opened: Opened) -> None:
     """The compare and the set cannot be torn apart, not even by the same manager's threads."""
     store = opened()
-    office = store.claim("m")
+    lead = store.claim("m")
     barrier = Barrier(6, timeout=60)
     done: list[str] = []
 
     def write(value: str) -> None:
         barrier.wait()
         try:
-            store.write(after(office, {"a": value}))
+            store.write(after(lead, {"a": value}))
             done.append(value)
         except StaleWrite:
             pass
@@ -221,11 +221,11 @@ def test_a_history_may_be_emptied(opened: Opened) -> None:
 def test_keys_that_are_no_names_are_refused(opened: Opened, key: str) -> None:
     """Before anything is sent."""
     store = opened()
-    office = store.claim("m")
+    lead = store.claim("m")
     with pytest.raises(BadWrite, match="is not allowed"):
-        store.write(after(office, {"good": "1", key: "1"}))
+        store.write(after(lead, {"good": "1", key: "1"}))
     with pytest.raises(BadWrite, match="is not allowed"):
-        store.record(office.epoch, key, {1: "a"}, keep=1)
+        store.record(lead.epoch, key, {1: "a"}, keep=1)
     with pytest.raises(BadWrite):
         store.get(key)
     assert store.entries() == {}
@@ -234,22 +234,22 @@ def test_keys_that_are_no_names_are_refused(opened: Opened, key: str) -> None:
 def test_sizes_are_bounded(opened: Opened) -> None:
     """A value of the greatest size is taken; a byte more is not, nor are too many of them."""
     store = opened()
-    office = store.claim("m")
+    lead = store.claim("m")
     largest = "x" * VALUE_BYTES_MAX
-    store.write(after(office, {"map/q": largest}))
+    store.write(after(lead, {"map/q": largest}))
     assert store.get("map/q") == largest
     with pytest.raises(BadWrite, match=f"'map/q' takes {VALUE_BYTES_MAX + 1} bytes"):
-        store.write(after(office, {"map/q": largest + "x"}, ahead=2))
+        store.write(after(lead, {"map/q": largest + "x"}, ahead=2))
     with pytest.raises(BadWrite, match=f"more than {WRITE_BYTES_MAX}"):
-        store.write(after(office, {"a": largest, "b": largest, "c": largest}, ahead=2))
+        store.write(after(lead, {"a": largest, "b": largest, "c": largest}, ahead=2))
     with pytest.raises(BadWrite, match="'h 1' takes"):
-        store.record(office.epoch, "h", {1: "x" * (RECORD_BYTES_MAX + 1)}, keep=1)
+        store.record(lead.epoch, "h", {1: "x" * (RECORD_BYTES_MAX + 1)}, keep=1)
     for number in (-1, NUMBER_MAX):
         with pytest.raises(BadWrite, match=f"record {number} of history 'h'"):
-            store.record(office.epoch, "h", {number: "a"}, keep=1)
+            store.record(lead.epoch, "h", {number: "a"}, keep=1)
     for keep in (-1, KEEP_MAX + 1):
         with pytest.raises(BadWrite, match=f"cannot keep {keep} records"):
-            store.record(office.epoch, "h", {1: "a"}, keep=keep)
+            store.record(lead.epoch, "h", {1: "a"}, keep=keep)
 
 
 def test_values_that_are_no_text_are_refused(opened: Opened) -> None:

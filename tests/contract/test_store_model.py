@@ -12,7 +12,7 @@ import redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail_manager.moves.journal import Write
+from dovetail_manager.journal import Write
 from dovetail_manager.store import Store, open_store
 from dovetail_manager.store.errors import Fenced, StaleWrite
 from dovetail_proto.ids import Epoch
@@ -25,18 +25,18 @@ MANAGERS = 3
 class Model:
     """What a store is, without durability: an epoch, the writes so far, entries, histories."""
 
-    offices: list[int] = field(default_factory=lambda: [0] * MANAGERS)  # epoch by manager
+    epochs: list[int] = field(default_factory=lambda: [0] * MANAGERS)  # epoch by manager
     writes: list[Write] = field(default_factory=list)
     entries: dict[str, str] = field(default_factory=dict)
     histories: dict[str, dict[int, str]] = field(default_factory=dict)
 
-    def in_office(self, manager: int) -> bool:
+    def leads(self, manager: int) -> bool:
         """Whether it holds the greatest epoch."""
-        return 0 < self.offices[manager] == max(self.offices)
+        return 0 < self.epochs[manager] == max(self.epochs)
 
     def write(self, manager: int, w: Write) -> str:
         """What the store has to say to a write."""
-        if not self.in_office(manager) or w.epoch != self.offices[manager]:
+        if not self.leads(manager) or w.epoch != self.epochs[manager]:
             return "fenced"
         if self.writes and w == self.writes[-1]:
             return "ok"
@@ -50,7 +50,7 @@ class Model:
 
     def record(self, manager: int, name: str, records: dict[int, str], keep: int) -> str:
         """What the store has to say to records."""
-        if not self.in_office(manager):
+        if not self.leads(manager):
             return "fenced"
         both = {**self.histories.get(name, {}), **records}
         self.histories[name] = {
@@ -133,17 +133,17 @@ def compare(handles: list[Store], operations: list[tuple[object, ...]]) -> None:
     for operation in operations:
         match operation:
             case ("claim", int(who)):
-                office = handles[who].claim(f"m{who}")
-                model.offices[who] = max(model.offices) + 1
-                assert office == (model.offices[who], len(model.writes), model.entries)
+                claim = handles[who].claim(f"m{who}")
+                model.epochs[who] = max(model.epochs) + 1
+                assert claim == (model.epochs[who], len(model.writes), model.entries)
             case ("write", int(who), int(ahead), dict(puts)):
-                w = Write(Epoch(model.offices[who]), len(model.writes) + ahead, puts)
+                w = Write(Epoch(model.epochs[who]), len(model.writes) + ahead, puts)
                 assert said(handles[who], w) == model.write(who, w)
             case ("repeat", int(who)) if model.writes:
                 assert said(handles[who], model.writes[-1]) == model.write(who, model.writes[-1])
             case ("record", int(who), str(name), dict(records), int(keep)):
                 try:
-                    handles[who].record(Epoch(model.offices[who]), name, records, keep=keep)
+                    handles[who].record(Epoch(model.epochs[who]), name, records, keep=keep)
                     verdict = "ok"
                 except Fenced:
                     verdict = "fenced"

@@ -75,9 +75,9 @@ def test_a_writer_killed_while_it_writes_leaves_whole_batches(address: str, open
         assert first == f"epoch {epoch}"
         confirmed = int(done[-1].split()[1])
         # The claim ends any doubt: a batch that was still on its way is refused from here on.
-        office = opened().claim("successor")
-        assert whole_batch(office.entries) == (epoch, office.revision)
-        assert office.revision in (confirmed, confirmed + 1)
+        lead = opened().claim("successor")
+        assert whole_batch(lead.entries) == (epoch, lead.revision)
+        assert lead.revision in (confirmed, confirmed + 1)
 
 
 def test_a_writer_outlives_the_death_of_its_server(tmp_path: Path) -> None:
@@ -92,8 +92,8 @@ def test_a_writer_outlives_the_death_of_its_server(tmp_path: Path) -> None:
             lines += said(process)
         assert lines == ["epoch 1", *(f"done {r}" for r in range(1, 41)), "stays"]
         store = open_store(server.url)
-        office = store.claim("successor")
+        lead = store.claim("successor")
         store.close()
-        assert whole_batch(office.entries) == (1, 40)
+        assert whole_batch(lead.entries) == (1, 40)
     finally:
         server.stop()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from dovetail_manager.moves.journal import Write
-from dovetail_manager.store import Office, Store, open_store
+from dovetail_manager.journal import Write
+from dovetail_manager.store import Leadership, Store, open_store
 from dovetail_manager.store.errors import Fenced, StaleWrite, StoreDamaged, StoreUnavailable
 from dovetail_manager.store.redis_settings import check_settings
 from dovetail_proto.errors import ConfigError
@@ -99,7 +99,7 @@ def test_users_that_may_not_do_what_is_needed_are_told(redis_server: RedisServer
 def test_a_store_of_another_version_or_kind_is_refused(redis_server: RedisServer) -> None:
     """Nothing of it is read."""
     for field, problem in [
-        ({"schema": "2"}, "is of version 2, this Dovetail reads version 1"),
+        ({"schema": "1"}, "is of version 1, this Dovetail reads version 2"),
         ({"schema": "x"}, "is not the head of a store"),
         ({"name": "x"}, "is not the head of a store"),
         ({"schema": "1", "epoch": "1", "revision": b"\xff"}, "is not text"),
@@ -122,56 +122,51 @@ def proxy(redis_server: RedisServer) -> Iterator[BreakingProxy]:
     made.close()
 
 
+Held = tuple[Store, Leadership, str]
+
+
 @pytest.fixture
-def held(redis_server: RedisServer, proxy: BreakingProxy) -> Iterator[tuple[Store, Office, str]]:
-    """A manager in office behind the proxy, and the address that does not break."""
+def held(redis_server: RedisServer, proxy: BreakingProxy) -> Iterator[Held]:
+    """A manager that leads, behind the proxy, and the address that does not break."""
     url = redis_server.fresh_url()
     store = open_store(url.replace(f":{redis_server.port}/", f":{proxy.port}/"))
     yield store, store.claim("m"), url
     store.close()
 
 
-def test_a_write_whose_answer_is_lost_is_done_once(
-    proxy: BreakingProxy, held: tuple[Store, Office, str]
-) -> None:
+def test_a_write_whose_answer_is_lost_is_done_once(proxy: BreakingProxy, held: Held) -> None:
     """The repetition finds its id in the head, and does not write again."""
-    store, office, url = held
+    store, lead, url = held
     proxy.lose_answers = 1
-    store.write(Write(office.epoch, 1, {"a": "1"}))
+    store.write(Write(lead.epoch, 1, {"a": "1"}))
     assert proxy.broken == 1
     assert open_store(url).claim("other")[1:] == (1, {"a": "1"})
 
 
-def test_a_write_that_is_lost_is_done_by_its_repetition(
-    proxy: BreakingProxy, held: tuple[Store, Office, str]
-) -> None:
+def test_a_write_that_is_lost_is_done_by_its_repetition(proxy: BreakingProxy, held: Held) -> None:
     """However often it is lost, within the patience; here both ways in turn."""
-    store, office, _ = held
+    store, lead, _ = held
     proxy.lose_requests, proxy.lose_answers = 3, 2
-    store.write(Write(office.epoch, 1, {"a": "1"}))
-    store.write(Write(office.epoch, 2, {"a": "2"}))
+    store.write(Write(lead.epoch, 1, {"a": "1"}))
+    store.write(Write(lead.epoch, 2, {"a": "2"}))
     assert proxy.broken == 5
     assert store.entries() == {"a": "2"}
 
 
-def test_a_claim_whose_answer_is_lost_takes_one_epoch(
-    proxy: BreakingProxy, held: tuple[Store, Office, str]
-) -> None:
+def test_a_claim_whose_answer_is_lost_takes_one_epoch(proxy: BreakingProxy, held: Held) -> None:
     """It is told by its random id."""
     store, _, _ = held
     proxy.lose_answers = 1
-    office = store.claim("m")
-    assert (office.epoch, proxy.broken) == (2, 1)
-    store.write(Write(office.epoch, 1, {"a": "1"}))
+    lead = store.claim("m")
+    assert (lead.epoch, proxy.broken) == (2, 1)
+    store.write(Write(lead.epoch, 1, {"a": "1"}))
 
 
-def test_a_record_whose_answer_is_lost_is_one_record(
-    proxy: BreakingProxy, held: tuple[Store, Office, str]
-) -> None:
+def test_a_record_whose_answer_is_lost_is_one_record(proxy: BreakingProxy, held: Held) -> None:
     """It is put by its number."""
-    store, office, _ = held
+    store, lead, _ = held
     proxy.lose_answers = 1
-    store.record(office.epoch, "h", {1: "a"}, keep=5)
+    store.record(lead.epoch, "h", {1: "a"}, keep=5)
     assert proxy.broken == 1
     assert store.records("h", newest=5) == [(1, "a")]
 
@@ -182,8 +177,8 @@ def test_an_error_after_lost_answers_says_that_the_outcome_is_unknown(
     """The same write may be repeated later, and is done once."""
     url = redis_server.fresh_url().replace(f":{redis_server.port}/", f":{proxy.port}/")
     store = open_store(url, patience_s=3.0)
-    office = store.claim("m")
-    write = Write(office.epoch, 1, {"a": "1"})
+    lead = store.claim("m")
+    write = Write(lead.epoch, 1, {"a": "1"})
     proxy.lose_requests = 1000
     with pytest.raises(StoreUnavailable, match="whether revision 1 was written is unknown") as e:
         store.write(write)
@@ -193,7 +188,7 @@ def test_an_error_after_lost_answers_says_that_the_outcome_is_unknown(
     store.write(write)
     store.write(write)
     with pytest.raises(StaleWrite):
-        store.write(Write(office.epoch, 1, {"a": "other"}))
+        store.write(Write(lead.epoch, 1, {"a": "other"}))
     store.close()
 
 
@@ -204,8 +199,8 @@ def test_a_manager_fenced_while_its_answer_was_lost_hears_both(
     url = redis_server.fresh_url()
     store = open_store(url.replace(f":{redis_server.port}/", f":{proxy.port}/"))
     successor = open_store(url)
-    office = store.claim("m")
-    found: list[Office] = []
+    lead = store.claim("m")
+    found: list[Leadership] = []
     # The pause between the two attempts is when the other manager comes.
     monkeypatch.setattr(
         "dovetail_manager.store.redis_store.time.sleep",
@@ -213,7 +208,7 @@ def test_a_manager_fenced_while_its_answer_was_lost_hears_both(
     )
     proxy.lose_answers = 1
     with pytest.raises(Fenced, match=r"replaced by 'n'.*whether revision 1 was written is unknown"):
-        store.write(Write(office.epoch, 1, {"a": "1"}))
+        store.write(Write(lead.epoch, 1, {"a": "1"}))
     assert found == [(2, 1, {"a": "1"})]
     store.close()
     successor.close()
@@ -232,21 +227,21 @@ def mortal(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 def test_a_killed_server_has_all_that_it_confirmed_when_it_is_back(mortal: RedisServer) -> None:
-    """Entries, histories and the office: the same manager goes on by the same handle."""
+    """Entries, histories and the lead: the same manager goes on by the same handle."""
     store = open_store(mortal.url, patience_s=3.0)
-    office = store.claim("m")
+    lead = store.claim("m")
     for revision in range(1, 21):
-        store.write(Write(office.epoch, revision, {"a": str(revision), f"k/{revision}": "x"}))
-    store.record(office.epoch, "h", {1: "r"}, keep=5)
+        store.write(Write(lead.epoch, revision, {"a": str(revision), f"k/{revision}": "x"}))
+    store.record(lead.epoch, "h", {1: "r"}, keep=5)
     mortal.kill()
     with pytest.raises(StoreUnavailable, match=r"did not answer.*nothing was changed") as caught:
-        store.write(Write(office.epoch, 21, {"a": "21"}))
+        store.write(Write(lead.epoch, 21, {"a": "21"}))
     assert not caught.value.unknown
     with pytest.raises(StoreUnavailable, match=rf"Redis at 127.0.0.1:{mortal.port} did not"):
         open_store(mortal.url, patience_s=0.1)
     mortal.start()
     assert store.get("a") == "20"
-    store.write(Write(office.epoch, 21, {"a": "21"}))
+    store.write(Write(lead.epoch, 21, {"a": "21"}))
     assert len(store.entries("k/")) == 20
     assert store.records("h", newest=5) == [(1, "r")]
     store.close()
@@ -255,16 +250,16 @@ def test_a_killed_server_has_all_that_it_confirmed_when_it_is_back(mortal: Redis
 def test_a_server_that_lost_its_data_is_found_out(mortal: RedisServer) -> None:
     """A manager does not go on as if nothing was: neither its writes nor its epoch are there."""
     store = open_store(mortal.url)
-    office = store.claim("m")
-    store.write(Write(office.epoch, 1, {"a": "1"}))
+    lead = store.claim("m")
+    store.write(Write(lead.epoch, 1, {"a": "1"}))
     with redis.Redis(port=mortal.port) as admin:
         admin.flushall()
     with pytest.raises(StoreDamaged, match="gone back to epoch 0, this manager holds epoch 1"):
-        store.write(Write(office.epoch, 2, {"a": "2"}))
+        store.write(Write(lead.epoch, 2, {"a": "2"}))
     other = open_store(mortal.url)
     assert other.claim("other") == (1, 0, {})
     with pytest.raises(Fenced, match="replaced by 'other'"):  # although it has the same epoch
-        store.write(Write(office.epoch, 1, {"a": "2"}))
+        store.write(Write(lead.epoch, 1, {"a": "2"}))
     store.close()
     other.close()
 
@@ -272,8 +267,8 @@ def test_a_server_that_lost_its_data_is_found_out(mortal: RedisServer) -> None:
 def test_a_full_server_refuses_and_changes_nothing(mortal: RedisServer) -> None:
     """What it says is told; when there is room again, the same write is done."""
     store = open_store(mortal.url)
-    office = store.claim("m")
-    write = Write(office.epoch, 1, {"a": "1", "b": "2"})
+    lead = store.claim("m")
+    write = Write(lead.epoch, 1, {"a": "1", "b": "2"})
     with redis.Redis(port=mortal.port) as admin:
         admin.config_set("maxmemory", "1")
         with pytest.raises(StoreUnavailable, match=r"says: .*maxmemory.*nothing was changed"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail_manager.moves.journal import Write
+from dovetail_manager.journal import Write
 from dovetail_manager.store import open_store
 from dovetail_manager.store.errors import StoreDamaged, StoreUnavailable
 from dovetail_manager.store.sqlite_store import SqliteStore
@@ -22,7 +22,7 @@ def test_a_commit_waits_for_the_disk_and_the_file_is_private(tmp_path: Path) -> 
     store = SqliteStore(path, patience_s=2.5)
     settings = ("journal_mode", "synchronous", "busy_timeout", "user_version")
     found = [store._db.execute(f"PRAGMA {name}").fetchone()[0] for name in settings]
-    assert found == ["wal", 2, 2500, 1]
+    assert found == ["wal", 2, 2500, 2]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     store.close()
     store.close()
@@ -58,9 +58,9 @@ def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "manager.db"
     open_store(path).close()
     with sqlite3.connect(path) as newer:
-        newer.execute("PRAGMA user_version = 7")
+        newer.execute("PRAGMA user_version = 1")
     newer.close()
-    with pytest.raises(StoreDamaged, match="is of version 7, this Dovetail reads version 1"):
+    with pytest.raises(StoreDamaged, match="is of version 1, this Dovetail reads version 2"):
         open_store(path)
 
 
@@ -89,8 +89,8 @@ def test_a_damaged_file_is_told_as_damage(tmp_path: Path) -> None:
     """Not as a lack of answer: repeating would not help."""
     path = tmp_path / "manager.db"
     store = open_store(path)
-    office = store.claim("m")
-    store.write(Write(office.epoch, 1, {f"k/{i}": "x" * 500 for i in range(100)}))
+    lead = store.claim("m")
+    store.write(Write(lead.epoch, 1, {f"k/{i}": "x" * 500 for i in range(100)}))
     store.close()
     with open(path, "r+b") as file:
         file.seek(4096)

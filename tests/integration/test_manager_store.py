@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dovetail_manager import cluster
+from dovetail_manager import loop
 from dovetail_manager.server import ManagerServer, ManagerSettings
 from dovetail_manager.store.errors import StoreUnavailable
 from dovetail_manager.store.sqlite_store import SqliteStore
@@ -64,7 +64,7 @@ def test_a_call_is_not_answered_well_while_the_store_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says that the store does not answer; looking still works; members stay."""
-    monkeypatch.setattr(cluster, "CALL_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(loop, "CALL_TIMEOUT_S", 0.5)
     outage = Outage(monkeypatch)
     with ManagerServer(ManagerSettings(store=str(tmp_path / "manager.db"))) as manager:
         processor = ScriptedProcessor(manager.address, "p1")

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import dovetail
-from dovetail_manager import cluster
+from dovetail_manager import loop
 from dovetail_manager.server import ManagerServer, ManagerSettings
 from dovetail_proto import admin as a
 from dovetail_proto.errors import Domain, Refusal
@@ -58,7 +58,7 @@ def test_a_submission_that_a_member_has_not_heard_of_says_so(
     manager: ManagerServer, deaf: ScriptedProcessor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """REST, Python and the command line name the processor; the query is there."""
-    monkeypatch.setattr(cluster, "TOLD_S_MAX", 2.0)
+    monkeypatch.setattr(loop, "TOLD_S_MAX", 2.0)
     answer = httpx.post(f"{url(manager)}/v1/queries", json={"name": "q1", "sql": SQL}, timeout=60)
     assert answer.status_code == 409
     assert answer.json()["domain"] == "busy"

@@ -30,8 +30,8 @@ import uvicorn  # noqa: F401 - a fresh process has everything at hand
 from dovetail.services import run_manager, run_processor  # noqa: F401 - likewise
 from dovetail_manager.admin.rest import app  # noqa: F401 - likewise
 from dovetail_manager.control_server import Outgoing
-from dovetail_manager.governor import Governor
-from dovetail_manager.moves.journal import Write
+from dovetail_manager.controller import Controller
+from dovetail_manager.journal import Write
 from dovetail_manager.server import ManagerServer  # noqa: F401 - likewise
 from dovetail_manager.store.sqlite_store import SqliteStore
 from dovetail_processor.cluster.duties import Duties
@@ -74,7 +74,7 @@ def put_in(name: str, folder: Path) -> None:
     wrap(Duties, "marker", lambda *_: "sees marker")
     wrap(Peers, "send_groups", lambda *_: "ships")
     wrap(Peers, "send_log", lambda *_: "hands over")
-    wrap(Governor, "handle", lambda _, source, m, now_s: f"hears {_kind(m)}")
+    wrap(Controller, "handle", lambda _, source, m, now_s: f"hears {_kind(m)}")
     wrap(Outgoing, "send", lambda _, m: f"says {_kind(m)}")
     wrap(SqliteStore, "write", lambda _, w: f"writes {_written(w)}")
 

@@ -1,13 +1,14 @@
-"""The manager's process and its store, simulated: `Steering` is the real one."""
+"""The manager's process and its store, simulated: `Controller` is the real one."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from dovetail_manager.moves.journal import Write
-from dovetail_manager.moves.protocol import MoveEnded, Send, StepDown
-from dovetail_manager.steering import Output, Steering, SteeringSettings
+from dovetail_manager.controller import Controller
+from dovetail_manager.effects import AppendHistory, Effect, LogEvent, Send, StepDown
+from dovetail_manager.journal import Write
+from dovetail_manager.state import ControllerSettings
 from dovetail_proto.errors import Refusal
 from dovetail_proto.ids import Epoch, ProcessorId
 from dovetail_proto.partition_map import map_from_json
@@ -26,8 +27,8 @@ class SimStore:
         self.entries: dict[str, str] = {}
         self.writes = 0
 
-    def acquire(self) -> tuple[Epoch, int, dict[str, str]]:
-        """Put a new manager in office."""
+    def claim(self) -> tuple[Epoch, int, dict[str, str]]:
+        """A new manager leads."""
         self.epoch += 1
         return Epoch(self.epoch), self.revision, dict(self.entries)
 
@@ -64,10 +65,10 @@ class SimStore:
 
 
 class SimManager:
-    """One manager process, from taking office to crash or step-down."""
+    """One manager process, from its claim to crash or step-down."""
 
     def __init__(
-        self, world: World, store: SimStore, address: str, settings: SteeringSettings
+        self, world: World, store: SimStore, address: str, settings: ControllerSettings
     ) -> None:
         self.world = world
         self.store = store
@@ -78,50 +79,54 @@ class SimManager:
         self.writes_begun = 0
         self._awaited = -1  # revision whose answer is outstanding
         self._tick_s = float("inf")
-        epoch, revision, entries = store.acquire()
-        self.steering, outputs = Steering.resume(epoch, revision, entries, settings, world.now_s)
+        epoch, revision, entries = store.claim()
+        self.controller, effects = Controller.resume(
+            epoch, revision, entries, settings, world.now_s
+        )
         world.nodes[address] = self
-        world.tell(address, f"takes office in epoch {epoch}")
-        self.act(outputs)
+        world.tell(address, f"leads in epoch {epoch}")
+        self.act(effects)
 
     def receive(self, source: str, message: Any) -> None:
         """A message from a processor."""
         try:
-            outputs = self.steering.handle(ProcessorId(source), message, self.world.now_s)
+            effects = self.controller.handle(ProcessorId(source), message, self.world.now_s)
         except Refusal as e:
             self.world.tell(self.address, e)
             return
-        self.act(outputs)
+        self.act(effects)
 
     def check(self) -> None:
         """The machine's own invariants."""
-        self.steering.check()
+        self.controller.check()
 
     def crash(self, why: str) -> None:
         """Lose everything but the store."""
         self.crashed = True
         self.world.tell(self.address, f"CRASHES {why}")
 
-    def act(self, outputs: list[Output]) -> None:
+    def act(self, effects: list[Effect]) -> None:
         """Carry out what the machine says."""
-        for output in outputs:
+        for effect in effects:
             if self.crashed:
                 return
-            match output:
+            match effect:
                 case Send(to, message):
                     self.world.send(self.address, to, message)
-                    if type(message).__name__ != "Heard":
+                    if type(message).__name__ not in ("Heard", "Assign"):
                         self.world.tell(self.address, (to, message))
                 case Write():
-                    self._write(output)
+                    self._write(effect)
                 case StepDown(cause):
                     self.crash(f"as it steps down: {cause}")
-                case MoveEnded(move):
-                    self.world.tell(self.address, f"{move.id} ended: {move.outcome} {move.failure}")
+                case LogEvent("move-ended"):
+                    self.world.tell(self.address, f"{effect.move} ended: {effect.text}")
+                case AppendHistory(move=move) if move is not None:
+                    self.act(self.controller.recorded(move, self.world.now_s))
         self._schedule()
 
     def _schedule(self) -> None:
-        due_s = self.steering.next_tick_s()
+        due_s = self.controller.next_tick_s()
         if due_s < self._tick_s:
             self._tick_s = due_s
             self.world.at(max(0.0, due_s - self.world.now_s), self, self._tick, due_s)
@@ -129,7 +134,7 @@ class SimManager:
     def _tick(self, due_s: float) -> None:
         if due_s == self._tick_s:
             self._tick_s = float("inf")
-        self.act(self.steering.tick(self.world.now_s))
+        self.act(self.controller.tick(self.world.now_s))
 
     def _write(self, w: Write) -> None:
         self.writes_begun += 1
@@ -168,12 +173,12 @@ class SimManager:
         elif verdict == "ok":
             if self._awaited == revision:
                 self._awaited = -1
-            self.act(self.steering.confirmed(revision, self.world.now_s))
+            self.act(self.controller.confirmed(revision, self.world.now_s))
 
     def _timed_out(self, revision: int) -> None:
         if self._awaited == revision:
             self._awaited = -1
-            self.act(self.steering.store_failed())
+            self.act(self.controller.store_failed())
 
 
 def _brief(w: Write) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +32,7 @@ from dovetail_processor.moves.participant import Participant
 from dovetail_proto.errors import Refusal
 from dovetail_proto.ids import Epoch, GroupId, ProcessorId, SplitId
 from dovetail_proto.messages import (
+    Assign,
     EndOfMovedPartitions,
     Heard,
     Heartbeat,
@@ -74,6 +77,8 @@ class SimProcessor(SimSplits, SimDisk):
         self.stopped = ""  # why the query was dropped here; empty while it runs
         self.joined = False
         self.leaving = False
+        self.assigned = 0  # version of the newest assignment
+        self.heir = ""  # of the result logs, as it says
         splits = () if late else scenario.split_hosts.get(self.id, ())
         known = scenario.stored_map() if late else scenario.map
         if late and (len(known.groups_of(self.id)) or self.id in scenario.split_hosts):
@@ -117,6 +122,10 @@ class SimProcessor(SimSplits, SimDisk):
                 self.world.send(self.address, source, QueryStopped(m.query, m.epoch))
         elif isinstance(m, PushPartitions):
             self._ordered(source, m)
+        elif isinstance(m, Assign):
+            if m.version > self.assigned:
+                leaving = json.loads(m.document)["leaving"]
+                self.assigned, self.heir = m.version, (leaving or {}).get("heir") or ""
         else:
             self._move_message(source, m)
 
@@ -127,7 +136,7 @@ class SimProcessor(SimSplits, SimDisk):
         self.world.step_hook(self, name, True)
         if self.crashed:
             return
-        # What is sent to the manager goes to whoever is in office, as this processor knows it.
+        # What is sent to the manager goes to whoever leads, as this processor knows it.
         to = self.scenario.manager_address() if isinstance(m, ReceivePartitions) else source
         try:
             out = self.participant.handle(m, self._local())
@@ -296,7 +305,7 @@ class SimProcessor(SimSplits, SimDisk):
             self.world.send(self.address, manager, join)
             return
         if self.leaving and self.ticks % 8 == 0:
-            self.world.send(self.address, manager, Leave(self.id, self.incarnation))
+            self.world.send(self.address, manager, Leave(self.id, self.incarnation, self.heir))
         load = QueryLoad(
             self.scenario.query,
             len(self.groups),
@@ -309,7 +318,7 @@ class SimProcessor(SimSplits, SimDisk):
         )
         adapting = self.participant.adapting is not None or bool(self.pushing)
         beat = Heartbeat(self.id, self.incarnation, self.used_bytes(), (load,), adapting)
-        self.world.send(self.address, manager, beat)
+        self.world.send(self.address, manager, replace(beat, assigned=self.assigned))
 
     def _heard(self, m: Heard) -> None:
         if m.incarnation != self.incarnation or m.epoch < self.epoch:

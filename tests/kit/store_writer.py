@@ -1,6 +1,6 @@
 """A manager as a process that only writes: `python store_writer.py <address> <name> <writes>`.
 
-It claims office, says `epoch N`, then writes batch after batch, each of KEYS entries with the
+It claims the lead, says `epoch N`, then writes batch after batch, each of KEYS entries with the
 batch's revision as their value, and says `done R` for each that the store confirmed. It ends with
 `fenced` when it is replaced, or `stays` after `writes` batches (0: it never ends by itself).
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from dovetail_manager.moves.journal import Write
+from dovetail_manager.journal import Write
 from dovetail_manager.store import open_store
 from dovetail_manager.store.errors import Fenced
 
@@ -26,13 +26,13 @@ def batch(revision: int, epoch: int) -> dict[str, str | None]:
 def main(address: str, name: str, writes: int) -> None:
     """Write until told otherwise."""
     store = open_store(address, patience_s=30.0)
-    office = store.claim(name)
-    say(f"epoch {office.epoch}")
-    revision = office.revision
-    while not writes or revision < office.revision + writes:
+    lead = store.claim(name)
+    say(f"epoch {lead.epoch}")
+    revision = lead.revision
+    while not writes or revision < lead.revision + writes:
         revision += 1
         try:
-            store.write(Write(office.epoch, revision, batch(revision, office.epoch)))
+            store.write(Write(lead.epoch, revision, batch(revision, lead.epoch)))
         except Fenced:
             say("fenced")
             return

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail_manager.moves.coordinator import Coordinator
-from dovetail_manager.moves.protocol import Persist
+from dovetail_manager.moves.placement import Placement
+from dovetail_manager.moves.records import MoveWrite
 from dovetail_manager.moves.steps import MoveSettings
 from dovetail_processor.moves.instructions import (
     ChooseGroups,
@@ -114,7 +115,7 @@ def test_any_reply_in_any_order_is_taken_or_changes_nothing(
     script: list[tuple[ProcessorId, Any]],
 ) -> None:
     """The manager's machine, between its own steps."""
-    machine = Coordinator(Q, Epoch(2), MAP, HOSTS, MoveSettings(chunk_bytes=6))
+    machine = Coordinator(Q, Epoch(2), Placement(MAP, HOSTS), MoveSettings(chunk_bytes=6))
     machine.numbers = count(5)
     pending = machine.begin(S, R, 10, reason="test", now_s=0.0)
     for now_s, (source, reply) in enumerate(script):
@@ -126,8 +127,8 @@ def test_any_reply_in_any_order_is_taken_or_changes_nothing(
             continue
         while pending:
             step = pending.pop(0)
-            if isinstance(step, Persist):
-                pending += machine.persisted(step.tag, float(now_s))
+            if isinstance(step, MoveWrite):
+                pending += machine.persisted(step, float(now_s))
         pending += machine.tick(float(now_s))
         machine.check()
 
@@ -146,7 +147,7 @@ def test_the_manager_does_not_begin_an_impossible_move(
 ) -> None:
     """To itself, of nothing, of groups that are elsewhere or nowhere."""
     sender, receiver, want, asked = arguments
-    machine = Coordinator(Q, Epoch(2), MAP, HOSTS, MoveSettings())
+    machine = Coordinator(Q, Epoch(2), Placement(MAP, HOSTS), MoveSettings())
     before = state_of(machine)
     with pytest.raises(Refusal, match=named) as e:
         machine.begin(sender, receiver, want, groups=asked, reason="test", now_s=0.0)
@@ -156,7 +157,7 @@ def test_the_manager_does_not_begin_an_impossible_move(
 
 def test_a_processor_takes_part_in_one_move_at_a_time() -> None:
     """The manager refuses a second one before anybody is asked."""
-    machine = Coordinator(Q, Epoch(2), MAP, HOSTS, MoveSettings())
+    machine = Coordinator(Q, Epoch(2), Placement(MAP, HOSTS), MoveSettings())
     machine.begin(S, R, 10, reason="test", now_s=0.0)
     with pytest.raises(Refusal, match="'r' is in another move"):
         machine.begin(H, R, 10, reason="test", now_s=0.0)

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from dovetail_manager.effects import Send, StepDown
 from dovetail_manager.moves.coordinator import Coordinator
-from dovetail_manager.moves.journal import map_key, move_from_json
-from dovetail_manager.moves.protocol import MoveEnded, Outcome, Persist, Send, StepDown
+from dovetail_manager.moves.placement import Placement
+from dovetail_manager.moves.protocol import MoveEnded, Outcome
+from dovetail_manager.moves.records import MoveWrite, map_key, move_from_json
 from dovetail_manager.moves.steps import MoveSettings
 from dovetail_processor.moves.instructions import (
     ChooseGroups,
@@ -54,14 +56,14 @@ class Cluster:
         queue = deque(todo)
         while queue:
             step = queue.popleft()
-            if isinstance(step, Persist):
+            if isinstance(step, MoveWrite):
                 writes += 1
                 if writes == die_at and not after:
                     return False
                 self.entries.update({k: str(v) for k, v in step.puts.items()})
                 if writes == die_at:
                     return False
-                queue.extend(machine.persisted(step.tag, 0.0))
+                queue.extend(machine.persisted(step, 0.0))
             elif isinstance(step, MoveEnded):
                 self.ended.append(step.move)
             elif isinstance(step, Send):
@@ -93,10 +95,11 @@ class Cluster:
         return replies
 
 
-def start(cluster: Cluster, epoch: int) -> tuple[Coordinator, list[Any]]:
+def start(cluster: Cluster, epoch: int, chunk_bytes: int = 6) -> tuple[Coordinator, list[Any]]:
     """A manager of `epoch`, from the store."""
     known = map_from_json(cluster.entries[map_key(Q)])
-    machine = Coordinator(Q, Epoch(epoch), known, HOSTS, MoveSettings(chunk_bytes=6))
+    settings = MoveSettings(chunk_bytes=chunk_bytes)
+    machine = Coordinator(Q, Epoch(epoch), Placement(known, HOSTS), settings)
     original = machine.handle
 
     def handle(source: ProcessorId, reply: Any, now_s: float) -> Any:
@@ -140,8 +143,7 @@ def test_a_manager_that_dies_at_any_write_leaves_a_move_that_its_successor_ends(
 def test_the_eight_steps_come_in_the_papers_order() -> None:
     """One chunk: the names of S4 Fig. 13, with Reserve before step 3 and FinishMove at the end."""
     cluster = Cluster()
-    machine, _ = start(cluster, 1)
-    machine.settings = MoveSettings(chunk_bytes=100)
+    machine, _ = start(cluster, 1, chunk_bytes=100)
     cluster.run(machine, machine.begin(S, R, 15, reason="test", now_s=0.0), 0, False)
     assert cluster.told == [
         "ComputePartitionsToMove",
@@ -156,7 +158,7 @@ def test_the_eight_steps_come_in_the_papers_order() -> None:
 
 def test_a_manager_that_hears_of_a_higher_epoch_steps_down() -> None:
     """A processor obeys somebody else: no decision of this manager counts any more."""
-    machine = Coordinator(Q, Epoch(2), MAP, HOSTS, MoveSettings())
+    machine = Coordinator(Q, Epoch(2), Placement(MAP, HOSTS), MoveSettings())
     refused = m.Refused(REF, -1, "Reserve", Domain.EPOCH, "", Epoch(3), MapVersion(1))
     [step_down] = machine.handle(S, refused, 0.0)
     assert isinstance(step_down, StepDown)

@@ -41,7 +41,7 @@ BAD: dict[str, tuple[Participant, m.MoveRequest, Local, Domain, str]] = {
         m.ComputePartitionsToMove(OLD, 10),
         ROOMY,
         Domain.EPOCH,
-        "epoch 1 is over: the manager of epoch 2 is in office",
+        "epoch 1 is over: the manager of epoch 2 leads",
     ),
     "an unknown query": (
         sender_at(0),

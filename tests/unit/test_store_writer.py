@@ -8,7 +8,7 @@ from threading import Event
 import pytest
 
 from dovetail_manager import store_writer
-from dovetail_manager.chronicle import Chronicle
+from dovetail_manager.effects import AppendHistory
 from dovetail_manager.store.errors import StoreUnavailable
 from dovetail_manager.store_writer import StoreWriter
 from dovetail_proto.ids import Epoch, MoveId
@@ -50,7 +50,7 @@ def test_a_move_whose_record_was_not_written_is_recorded_again(
         lost=ignore,
     )
     writer.start()
-    writer.put(Chronicle("moves/q", {7: "it moved"}, move=MoveId("1-7")))
+    writer.put(AppendHistory("moves/q", {7: "it moved"}, move=MoveId("1-7")))
     assert recorded.wait(60)
     writer.stop()
     assert (moves, store.kept) == ([MoveId("1-7")], {7: "it moved"})

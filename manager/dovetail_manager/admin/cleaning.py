@@ -7,21 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dovetail_manager import queries
 from dovetail_manager.admin import status
 from dovetail_manager.admin.requests import place
-from dovetail_manager.catalog import Spec
-from dovetail_manager.cleanups import (
-    END_S_MAX,
-    Cleaner,
-    CleanupProgress,
-    CleanupRecord,
-    CleanupState,
-    Job,
-    chosen_master,
-)
-from dovetail_manager.cluster import Cluster
-from dovetail_manager.governor import Governor
-from dovetail_manager.steering import Output
+from dovetail_manager.cleanups import END_S_MAX, Cleaner, Job, chosen_master
+from dovetail_manager.loop import ControllerLoop
+from dovetail_manager.query import CleanupProgress
+from dovetail_manager.records import CleanupRecord, CleanupState, QueryRecord
+from dovetail_manager.state import State
 from dovetail_proto import admin as a
 from dovetail_proto.errors import Domain, DovetailError, Refusal
 from dovetail_proto.ids import QueryName
@@ -37,8 +30,8 @@ COUNTING = "none"
 class Cleanups:
     """The clean-ups of one manager. Methods may be called by any thread."""
 
-    def __init__(self, cluster: Cluster, masters: Sequence[str], roots: Roots) -> None:
-        self._cluster = cluster
+    def __init__(self, loop: ControllerLoop, masters: Sequence[str], roots: Roots) -> None:
+        self._loop = loop
         self._masters = tuple(masters)
         self._roots = roots  # an output lies below one of these
         self._started: dict[str, float] = {}  # when the one at work was started, by query
@@ -51,22 +44,23 @@ class Cleanups:
         counting = request.output == COUNTING
         output = COUNTING if counting else place("output", request.output, self._roots) or ""
 
-        def begin(g: Governor, now_s: float) -> tuple[tuple[a.CleanupStatus, Spec], list[Output]]:
-            pushes = sum(i.load.pushes for i in g.instances(name))
+        def begin(state: State) -> tuple[a.CleanupStatus, QueryRecord]:
+            query = state.query(name)
+            pushes = sum(r.load.pushes for r in queries.reports(state, query))
             record = CleanupRecord(
                 master=master,
-                output=output or g.catalog.spec(name).results or "",
+                output=output or query.record.results or "",
                 memory_bytes=request.memory_bytes,
-                started_s=now_s,
+                started_s=state.now_s,
                 state=CleanupState.RUNNING if pushes else CleanupState.DONE,
-                ended_s=0.0 if pushes else now_s,
+                ended_s=0.0 if pushes else state.now_s,
             )
-            out = g.start_cleanup(name, record, now_s=now_s)
-            return (status.cleanup_status(g, name), g.catalog.spec(name)), out
+            queries.start_cleanup(state, name, record)
+            return status.cleanup_status(state, name), query.record
 
-        begun, spec = self._cluster.call(begin)
-        if spec.cleaning:
-            self._begin(spec)
+        begun, submitted = self._loop.call(begin)
+        if submitted.cleaning:
+            self._begin(submitted)
         return begun
 
     def cancel(self, ref: a.QueryRef) -> a.CleanupStatus:
@@ -75,7 +69,7 @@ class Cleanups:
         cancelled = False
         while True:
             cancelled = cancelled or self._cleaner.cancel(ref.name)  # its process may come later
-            found = self._cluster.look(lambda g: status.cleanup_status(g, ref.name))
+            found = self._loop.look(lambda state: status.cleanup_status(state, ref.name))
             if found.state != CleanupState.RUNNING:
                 return found
             if time.monotonic() > until_s:
@@ -85,13 +79,13 @@ class Cleanups:
                     remedy="try again in a second",
                     reason="busy",
                 )
-            self._cluster.ended.wait(CANCEL_POLL_S)
+            self._loop.ended.wait(CANCEL_POLL_S)
 
     def resume(self) -> None:
         """Go on with what a former manager had begun."""
-        for spec in self._cluster.look(lambda g: list(g.catalog.specs.wanted.values())):
-            if spec.cleaning:
-                self._begin(spec)
+        for record in self._loop.look(lambda s: [q.record for q in s.queries.values()]):
+            if record.cleaning:
+                self._begin(record)
 
     def abandon(self) -> None:
         """The manager ends: stop the work, and leave it to the next one."""
@@ -101,32 +95,32 @@ class Cleanups:
         """As `abandon`; returns when nothing runs any more."""
         self._cleaner.stop()
 
-    def _begin(self, spec: Spec) -> None:
-        assert spec.cleanup is not None
-        self._started[spec.name] = spec.cleanup.started_s
+    def _begin(self, record: QueryRecord) -> None:
+        assert record.cleanup is not None
+        self._started[record.name] = record.cleanup.started_s
         job: Job = {
-            "spill": spec.spill,
-            "query": spec.name,
-            "run": spec.run,
-            "output": spec.cleanup.output or None,
-            "master": spec.cleanup.master,
-            "memory_bytes": spec.cleanup.memory_bytes,
+            "spill": record.spill,
+            "query": record.name,
+            "run": record.run,
+            "output": record.cleanup.output or None,
+            "master": record.cleanup.master,
+            "memory_bytes": record.cleanup.memory_bytes,
         }
-        self._cleaner.start(spec.name, job)
+        self._cleaner.start(record.name, job)
 
     def _told(self, query: str, progress: CleanupProgress) -> None:
-        def note(g: Governor) -> None:
-            g.cleanup_progress[QueryName(query)] = progress
+        def note(state: State) -> None:
+            state.query(query).cleanup_progress = progress
 
-        self._quietly(lambda: self._cluster.look(note))
+        self._quietly(lambda: self._loop.look(note))
 
     def _ended(self, query: str, change: dict[str, Any]) -> None:
         name, started_s = QueryName(query), self._started.pop(query)
 
-        def end(g: Governor, now_s: float) -> tuple[None, list[Output]]:
-            return None, g.end_cleanup(name, started_s, change, now_s=now_s)
+        def end(state: State) -> None:
+            queries.end_cleanup(state, name, started_s, change)
 
-        self._quietly(lambda: self._cluster.call(end))
+        self._quietly(lambda: self._loop.call(end))
 
     def _quietly(self, call: Callable[[], object]) -> None:
         with contextlib.suppress(DovetailError):  # the manager has ended: the next one goes on

@@ -143,7 +143,7 @@ class Collector(BaseCollector):
         yield build
         yield GaugeMetricFamily("dovetail_manager_epoch", "The manager's term.", cluster.epoch)
         yield GaugeMetricFamily(
-            "dovetail_manager_start_time_seconds", "When it took office.", cluster.started_s
+            "dovetail_manager_start_time_seconds", "When it began to lead.", cluster.started_s
         )
         yield from _processors(cluster.processors)
         yield from _queries(self._service.list_queries().queries)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dovetail_manager.adaptation.policies import policy
 from dovetail_manager.adaptation.snapshot import AdaptationSettings
-from dovetail_manager.catalog import Spec
+from dovetail_manager.records import QueryRecord
 from dovetail_proto import admin as a
 from dovetail_proto.assignment import DiskSettings
 from dovetail_proto.errors import ConfigError
@@ -82,33 +82,36 @@ def disk_of(request: a.Submit, defaults: AdaptationSettings) -> DiskSettings:
     return DiskSettings(allowed, request.victims, **chosen)
 
 
-def spec_of(
+def record_of(
     request: a.Submit,
     plan: QueryPlan,
     *,
     roots: Roots,
     spill_root: str | None,
+    adaptation: AdaptationSettings,
     created_s: float,
-) -> Spec:
-    """The spec of a submission; ConfigError names the field that cannot be worked with."""
+) -> QueryRecord:
+    """The record of a submission; ConfigError names the field that cannot be worked with."""
     if request.counting and request.results:
         raise ConfigError(
             f"query {request.name!r}: results that are only counted go to no folder",
             remedy="leave out `results` or `counting`",
         )
-    spec = Spec(
+    record = QueryRecord(
         name=QueryName(request.name),
         plan=plan,
         policy=policy(request.policy).name,
         created_s=created_s,
+        disk=disk_of(request, adaptation),
+        expected_bytes=request.expected_state_bytes or None,
         spill=place("spill", request.spill, roots),
         results=new_folder("results", request.results, roots),
         counting=request.counting,
     )
-    if spec.spill is None and spill_root is not None:
+    if record.spill is None and spill_root is not None:
         # A folder of its own for every submission: the name may be used again.
-        return replace(spec, spill=place_below(spill_root, spec.run))
-    return spec
+        return replace(record, spill=place_below(spill_root, record.run))
+    return record
 
 
 def place(what: str, text: str, roots: Roots) -> str | None:

@@ -9,27 +9,29 @@ refusal, `details["reason"]` is `unknown` (no such thing), `exists` (the name is
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from dovetail_manager import members, queries, streams
+from dovetail_manager.adaptation import rounds
 from dovetail_manager.admin import status
 from dovetail_manager.admin.cleaning import Cleanups
-from dovetail_manager.admin.requests import disk_of, local_place, read_schema, spec_of
-from dovetail_manager.chronicle import (
-    KEEP,
+from dovetail_manager.admin.requests import local_place, read_schema, record_of
+from dovetail_manager.effects import RECORDS_KEPT
+from dovetail_manager.history import (
     adaptations_history,
     decision_from_record,
+    decision_number,
     decision_status,
     move_from_record,
     move_status,
     moves_history,
 )
-from dovetail_manager.cluster import Cluster, Stopped
-from dovetail_manager.governor import Governor
+from dovetail_manager.loop import ControllerLoop, Stopped
+from dovetail_manager.moves.protocol import MovePhase
 from dovetail_manager.moves.protocol import Outcome as MoveOutcome
-from dovetail_manager.moves.protocol import Phase as MovePhase
 from dovetail_manager.planner import plan_query
-from dovetail_manager.steering import Output
+from dovetail_manager.state import State
 from dovetail_proto import admin as a
 from dovetail_proto.assignment import Phase
 from dovetail_proto.errors import Domain, Refusal
@@ -55,17 +57,17 @@ class AdminService:
 
     def __init__(
         self,
-        cluster: Cluster,
+        loop: ControllerLoop,
         *,
         name: str,
         roots: Roots,
         spill_root: str | None = None,
         spark_masters: Sequence[str] = (),
     ) -> None:
-        self._cluster = cluster
+        self._loop = loop
         self._name = name
         self._roots = roots  # what callers may name lies below these
-        self._cleanups = Cleanups(cluster, spark_masters, roots)
+        self._cleanups = Cleanups(loop, spark_masters, roots)
         self._spill_root = spill_root  # where spilled state goes that no submission gives a place
 
     @property
@@ -84,16 +86,16 @@ class AdminService:
         schema = read_schema(name, request.schema)
         path = local_place("path", request.path, self._roots)
         return self._do(
-            lambda g, now_s: g.create_stream(name, schema, path, now_s=now_s),
-            lambda g: status.stream_status(g, name),
+            lambda s: streams.create(s, name, schema, path),
+            lambda s: status.stream_status(s, name),
             told=f"stream {name!r} is created",
         )
 
     def end_stream(self, ref: a.StreamRef) -> a.StreamStatus:
         """Say that nothing more will be sent; ending it twice is no error."""
         return self._do(
-            lambda g, now_s: g.end_stream(StreamName(ref.name), now_s=now_s),
-            lambda g: status.stream_status(g, ref.name),
+            lambda s: streams.end(s, StreamName(ref.name)),
+            lambda s: status.stream_status(s, ref.name),
         )
 
     def drop_stream(self, ref: a.StreamRef) -> a.StreamStatus:
@@ -102,20 +104,21 @@ class AdminService:
         Returns when its home has let go of it.
         """
 
-        def drop(g: Governor, now_s: float) -> tuple[a.StreamStatus, list[Output]]:
-            last = status.stream_status(g, ref.name)
-            return last, g.drop_stream(StreamName(ref.name), now_s=now_s)
+        def drop(state: State) -> a.StreamStatus:
+            last = status.stream_status(state, ref.name)
+            streams.drop(state, StreamName(ref.name))
+            return last
 
-        return self._cluster.call(drop, told=f"stream {ref.name!r} is dropped")
+        return self._loop.call(drop, told=f"stream {ref.name!r} is dropped")
 
     def get_stream(self, ref: a.StreamRef) -> a.StreamStatus:
         """One stream."""
-        return self._cluster.look(lambda g: status.stream_status(g, ref.name))
+        return self._loop.look(lambda s: status.stream_status(s, ref.name))
 
     def list_streams(self) -> a.Streams:
         """All streams, by name."""
-        return self._cluster.look(
-            lambda g: a.Streams(tuple(status.stream_status(g, n) for n in status.names(g)[0]))
+        return self._loop.look(
+            lambda s: a.Streams(tuple(status.stream_status(s, n) for n in status.names(s)[0]))
         )
 
     # Queries --------------------------------------------------------------------------------------
@@ -129,8 +132,8 @@ class AdminService:
         of it.
         """
         name = QueryName(check_name("query", request.name))
-        schemas = self._cluster.look(
-            lambda g: {n: record.schema for n, record in g.catalog.streams.wanted.items()}
+        schemas = self._loop.look(
+            lambda s: {str(n): record.schema for n, record in s.declared().items()}
         )
         # Planning asks DuckDB and takes a while: not on the machine's thread.
         plan = plan_query(
@@ -140,25 +143,18 @@ class AdminService:
             partitions=request.partitions,
             declare="declare it with `dovetail stream create`; `dovetail stream list` shows all",
         )
-        spec = spec_of(
+        record = record_of(
             request,
             plan,
             roots=self._roots,
             spill_root=self._spill_root,
-            created_s=self._cluster.now_s(),
+            adaptation=self._loop.settings.adaptation,
+            created_s=self._loop.now_s(),
         )
-
-        def start(g: Governor, now_s: float) -> list[Output]:
-            status.refuse_if_over(g, plan)
-            return g.submit(
-                spec,
-                disk=disk_of(request, g.steering.settings.adaptation),
-                weights=request.weights or None,
-                expected_bytes=request.expected_state_bytes or None,
-                now_s=now_s,
-            )
-
-        self._do(start, lambda g: None, told=f"query {name!r} is submitted")
+        self._loop.call(
+            lambda s: queries.submit(s, record, request.weights or None),
+            told=f"query {name!r} is submitted",
+        )
         made = self.get_query(a.QueryRef(name))
         if made.state == "failed":
             raise Refusal(
@@ -185,12 +181,12 @@ class AdminService:
         """One query, also when it has ended; `fresh`: every processor reports once more first."""
         if fresh:
             self._hear_everyone(ref.name)
-        return self._cluster.look(lambda g: status.query_status(g, ref.name))
+        return self._loop.look(lambda s: status.query_status(s, ref.name))
 
     def list_queries(self) -> a.Queries:
         """All queries, by name, also those that have ended."""
-        return self._cluster.look(
-            lambda g: a.Queries(tuple(status.query_status(g, n) for n in status.names(g)[1]))
+        return self._loop.look(
+            lambda s: a.Queries(tuple(status.query_status(s, n) for n in status.names(s)[1]))
         )
 
     def drop_query(self, request: a.DropQuery) -> a.QueryStatus:
@@ -201,23 +197,25 @@ class AdminService:
         """
         name = QueryName(request.name)
 
-        def drop(g: Governor, now_s: float) -> tuple[a.QueryStatus, list[Output]]:
-            return status.query_status(g, name), g.drop(name, now_s=now_s)
+        def drop(state: State) -> a.QueryStatus:
+            last = status.query_status(state, name)
+            queries.drop(state, name)
+            return last
 
         if not request.keep:
-            self._patiently(lambda g, now_s: (None, g.discard(name, now_s=now_s)))
+            self._patiently(lambda s: queries.discard(s, name))
         return self._patiently(drop)
 
-    def _patiently(self, verb: Callable[[Governor, float], tuple[T, list[Output]]]) -> T:
+    def _patiently(self, verb: Callable[[State], T]) -> T:
         """Try again for a little while what is refused as busy."""
         until_s = time.monotonic() + LET_GO_S
         while True:
             try:
-                return self._cluster.call(verb)
+                return self._loop.call(verb)
             except Refusal as e:
                 if e.domain is not Domain.BUSY or time.monotonic() > until_s:
                     raise
-            self._cluster.ended.wait(LET_GO_POLL_S)
+            self._loop.ended.wait(LET_GO_POLL_S)
 
     def start_cleanup(self, request: a.StartCleanup) -> a.CleanupStatus:
         """Begin to produce what a closed query owes; returns when that is recorded."""
@@ -225,7 +223,7 @@ class AdminService:
 
     def get_cleanup(self, ref: a.QueryRef) -> a.CleanupStatus:
         """How far the latest clean-up of a query is, or what became of it."""
-        return self._cluster.look(lambda g: status.cleanup_status(g, ref.name))
+        return self._loop.look(lambda s: status.cleanup_status(s, ref.name))
 
     def cancel_cleanup(self, ref: a.QueryRef) -> a.CleanupStatus:
         """Stop a clean-up; returns when it has stopped. One that is over is left as it is."""
@@ -235,22 +233,22 @@ class AdminService:
         """Adapt by another policy from now on."""
         name = QueryName(request.query)
         return self._do(
-            lambda g, now_s: g.set_policy(name, request.policy, now_s=now_s),
-            lambda g: status.query_status(g, name),
+            lambda s: queries.set_policy(s, name, request.policy),
+            lambda s: status.query_status(s, name),
         )
 
     # Groups and moves -----------------------------------------------------------------------------
 
     def list_partitions(self, ref: a.QueryRef) -> a.Partitions:
         """Who owns which group."""
-        return self._cluster.look(lambda g: status.partitions(g, ref.name))
+        return self._loop.look(lambda s: status.partitions(s, ref.name))
 
     def list_moves(self, ref: a.QueryRef) -> a.Moves:
         """Moves under way and ended ones, newest first."""
         # In this order: a move that ends meanwhile is seen twice, not missed.
         moves = self._moves_here(ref.name)
         history = moves_history(QueryName(ref.name))
-        for _, text in self._cluster.store.records(history, newest=KEEP):
+        for _, text in self._loop.store.records(history, newest=RECORDS_KEPT):
             move = move_from_record(text)
             moves[move.id] = move
         return a.Moves(tuple(moves[i] for i in sorted(moves, reverse=True)))
@@ -258,14 +256,13 @@ class AdminService:
     def list_adaptations(self, ref: a.QueryRef) -> a.Adaptations:
         """Decisions and why nothing was done, newest first."""
 
-        def here(g: Governor) -> dict[int, a.AdaptationRecord]:
-            query = g.steering.queries[g.catalog.spec(ref.name).name]
-            history = query.admission.history
-            return {g.decisions.number(r): decision_status(r) for r in history}
+        def here(state: State) -> dict[int, a.AdaptationRecord]:
+            decisions = state.query(ref.name).admission.history
+            return {decision_number(state.epoch, r): decision_status(r) for r in decisions}
 
-        newer = self._cluster.look(here)
+        newer = self._loop.look(here)
         history = adaptations_history(QueryName(ref.name))
-        stored = self._cluster.store.records(history, newest=KEEP)
+        stored = self._loop.store.records(history, newest=RECORDS_KEPT)
         records = {number: decision_from_record(text) for number, text in stored} | newer
         return a.Adaptations(tuple(records[n] for n in sorted(records, reverse=True)))
 
@@ -276,12 +273,11 @@ class AdminService:
         """
         groups = _groups(request.groups)
 
-        def begin(g: Governor, now_s: float) -> tuple[a.MoveStatus, list[Output]]:
+        def begin(state: State) -> a.MoveStatus:
             name, to = QueryName(request.query), ProcessorId(request.to)
-            move, out = g.move(name, groups, to, now_s=now_s)
-            return move_status(move), out
+            return move_status(rounds.move(state, name, groups, to))
 
-        begun = self._cluster.call(begin)
+        begun = self._loop.call(begin)
         end_s = time.monotonic() + BEGIN_S_MAX
         while not begun.failure and begun.phase in BEFORE_MOVING and time.monotonic() < end_s:
             time.sleep(BEGIN_POLL_S)
@@ -302,33 +298,30 @@ class AdminService:
         """Keep groups where they are, or let them go again."""
         name, groups = QueryName(request.query), _groups(request.groups)
         return self._do(
-            lambda g, now_s: g.pin(name, groups, request.pinned, now_s=now_s),
-            lambda g: status.partitions(g, name),
+            lambda s: rounds.pin(s, name, groups, request.pinned),
+            lambda s: status.partitions(s, name),
         )
 
     def rebalance(self, request: a.Rebalance) -> a.Adaptations:
         """Let the policy decide now, whatever the interval; with `dry_run` only tell."""
 
-        def decide(g: Governor, now_s: float) -> tuple[a.Adaptations, list[Output]]:
-            name = QueryName(request.query)
-            made, out = g.rebalance(name, dry_run=request.dry_run, now_s=now_s)
-            return a.Adaptations(tuple(decision_status(r) for r in reversed(made))), out
+        def decide(state: State) -> a.Adaptations:
+            made = rounds.rebalance(state, QueryName(request.query), dry_run=request.dry_run)
+            return a.Adaptations(tuple(decision_status(r) for r in reversed(made)))
 
-        return self._cluster.call(decide)
+        return self._loop.call(decide)
 
     # The cluster ----------------------------------------------------------------------------------
 
     def get_cluster(self) -> a.ClusterStatus:
         """The manager and its processors."""
-        return self._cluster.look(
-            lambda g: status.cluster_status(g, self._name, self._cluster.started_s)
-        )
+        return self._loop.look(lambda s: status.cluster_status(s, self._name, self._loop.started_s))
 
     def leave(self, ref: a.ProcessorRef) -> a.ProcessorStatus:
         """Move a processor's groups and streams away and let it go; returns when that has begun."""
         return self._do(
-            lambda g, now_s: g.leave(ProcessorId(ref.name), now_s=now_s),
-            lambda g: status.processor_status(g, ref.name),
+            lambda s: members.ask_to_leave(s, ProcessorId(ref.name)),
+            lambda s: status.processor_status(s, ref.name),
         )
 
     def events(self, since: int, wait_s: float = 0.0) -> a.Events:
@@ -336,9 +329,9 @@ class AdminService:
 
         Stopped if the manager has ended and there is nothing more to tell.
         """
-        seen = self._cluster.events.since(since, wait_s)
-        if not seen.events and self._cluster.ended.is_set():
-            raise Stopped("the manager has ended") from self._cluster.cause
+        seen = self._loop.events.since(since, wait_s)
+        if not seen.events and self._loop.ended.is_set():
+            raise Stopped("the manager has ended") from self._loop.cause
         return seen
 
     # Parts ----------------------------------------------------------------------------------------
@@ -346,27 +339,27 @@ class AdminService:
     def _moves_here(self, name: str) -> dict[str, a.MoveStatus]:
         """A query's moves that are not in the history yet, by id."""
 
-        def here(g: Governor) -> list[a.MoveStatus]:
-            query = g.steering.queries[g.catalog.spec(name).name]
-            ended = [m for m in g.ended_moves.values() if m.query == query.name]
-            return [move_status(m) for m in (*query.coordinator.moves.values(), *ended)]
+        def here(state: State) -> list[a.MoveStatus]:
+            query = state.query(name)
+            moves = (*query.coordinator.moves.values(), *query.ended_moves.values())
+            return [move_status(m) for m in moves]
 
-        return {m.id: m for m in self._cluster.look(here)}
+        return {m.id: m for m in self._loop.look(here)}
 
     def _do(
         self,
-        verb: Callable[[Governor, float], Iterable[Output]],
-        tell: Callable[[Governor], T],
+        verb: Callable[[State], None],
+        tell: Callable[[State], T],
         *,
         told: str = "",
     ) -> T:
         """Run a verb until it is durable (and processors know); what there was to tell of it."""
 
-        def run(g: Governor, now_s: float) -> tuple[T, Iterable[Output]]:
-            outputs = verb(g, now_s)
-            return tell(g), outputs
+        def run(state: State) -> T:
+            verb(state)
+            return tell(state)
 
-        return self._cluster.call(run, told=told)
+        return self._loop.call(run, told=told)
 
     def _hear_everyone(self, query: str) -> None:
         """Return when every member has reported since; Refusal of domain `busy` if one does not.
@@ -374,17 +367,16 @@ class AdminService:
         An assignment of another number, even of the same content, is answered by a heartbeat.
         """
 
-        def tell_again(g: Governor, _: float) -> tuple[None, list[Output]]:
-            g.catalog.spec(query)
-            g.assignments.changed()
-            return None, []
+        def tell_again(state: State) -> None:
+            state.query(query)
+            state.assignments.changed()
 
-        self._cluster.call(tell_again, told=f"the newest state of query {query!r} was asked for")
+        self._loop.call(tell_again, told=f"the newest state of query {query!r} was asked for")
 
     def _phase(self, ref: a.QueryRef, phase: Phase) -> a.QueryStatus:
         return self._do(
-            lambda g, now_s: g.set_phase(QueryName(ref.name), phase, now_s=now_s),
-            lambda g: status.query_status(g, ref.name),
+            lambda s: queries.set_phase(s, QueryName(ref.name), phase),
+            lambda s: status.query_status(s, ref.name),
         )
 
 

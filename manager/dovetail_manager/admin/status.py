@@ -1,24 +1,27 @@
-"""The machine's state as people see it: from `Governor` to the plain types of the admin service."""
+"""The machine's state as people see it: from `State` to the plain types of the admin service."""
 
 from __future__ import annotations
 
-from dovetail_manager.adaptation import active_disk
-from dovetail_manager.catalog import End, Instance, KeptLog, Spec, StreamRecord, totals
-from dovetail_manager.cleanups import CleanupProgress, CleanupState
-from dovetail_manager.governor import Governor
+from collections.abc import Sequence
+
+from dovetail_manager import queries
+from dovetail_manager.adaptation import active_disk, rounds
 from dovetail_manager.membership import IN, Member, MemberState
+from dovetail_manager.query import Query
+from dovetail_manager.records import CleanupState, End, KeptLog, QueryRecord
+from dovetail_manager.reports import Report, totals
+from dovetail_manager.state import State
 from dovetail_proto import admin as a
 from dovetail_proto.errors import Domain, Refusal, without_credentials
 from dovetail_proto.ids import GroupId, ProcessorId, QueryName, StreamName
 from dovetail_proto.messages import Stage, StreamLoad
-from dovetail_proto.query import QueryPlan
 
 
-def stream_status(governor: Governor, name: str) -> a.StreamStatus:
+def stream_status(state: State, name: str) -> a.StreamStatus:
     """One stream; Refusal if there is none."""
-    record = governor.catalog.stream(name)
-    home = governor.steering.membership.members.get(record.home)
-    load = _stream_load(governor, record)
+    record = state.stream(name)
+    home = state.membership.members.get(record.home)
+    load = state.load.stream(record.name, record.home) or StreamLoad(record.name, 0, False)
     return a.StreamStatus(
         name=record.name,
         schema=record.schema.serialize().to_pybytes(),
@@ -32,44 +35,23 @@ def stream_status(governor: Governor, name: str) -> a.StreamStatus:
     )
 
 
-def refuse_if_over(governor: Governor, plan: QueryPlan) -> None:
-    """Refusal if a query would read a stream of which nothing more can come.
-
-    A stream that has ended takes no rows, and queries are not given those of before. A file is read
-    once, from the first query on; until then it does not matter that its stream has ended.
-    """
-    for name in {i.stream: None for i in plan.inputs}:
-        record = governor.catalog.stream(name)
-        load = _stream_load(governor, record)
-        if load.ended and load.rows_left == 0 if record.path else record.ended:
-            end = f"its file {record.path!r} has been read" if record.path else "it has ended"
-            raise Refusal(
-                Domain.STREAM,
-                f"nothing more comes on stream {name!r}: {end}; query {plan.name!r} would find "
-                "nothing",
-                remedy="create another stream, submit the query on it, then "
-                + ("it is read" if record.path else "send the rows"),
-                reason="state",
-            )
-
-
-def query_status(governor: Governor, name: str) -> a.QueryStatus:
+def query_status(state: State, name: str) -> a.QueryStatus:
     """One query; Refusal if there is none."""
-    spec = governor.catalog.spec(name)
-    query = governor.steering.queries[spec.name]
-    instances = governor.instances(spec.name)
-    summed = totals(len(spec.plan.inputs), instances)
-    inputs = zip(spec.plan.inputs, summed.rows_in, strict=True)
+    query = state.query(name)
+    record = query.record
+    reports = queries.reports(state, query)
+    summed = totals(len(record.plan.inputs), reports)
+    inputs = zip(record.plan.inputs, summed.rows_in, strict=True)
     return a.QueryStatus(
-        name=spec.name,
-        state=str(spec.end or spec.phase),
-        phase=str(spec.phase),
-        cause=without_credentials(query.cause or _waits_for(instances)),
-        policy=spec.policy,
-        sql=spec.plan.sql,
-        schema=spec.plan.output_schema.serialize().to_pybytes(),
-        partitions=spec.plan.partitions,
-        map_version=query.coordinator.map.version,
+        name=record.name,
+        state=record.state,
+        phase=str(record.phase),
+        cause=without_credentials(record.cause or _waits_for(reports)),
+        policy=record.policy,
+        sql=record.plan.sql,
+        schema=record.plan.output_schema.serialize().to_pybytes(),
+        partitions=record.plan.partitions,
+        map_version=query.placement.map.version,
         held_bytes=summed.held_bytes,
         spilled_bytes=summed.spilled_bytes,
         produced=summed.produced,
@@ -81,40 +63,40 @@ def query_status(governor: Governor, name: str) -> a.QueryStatus:
         inputs=tuple(a.InputStatus(i.alias, i.stream, rows) for i, rows in inputs),
         instances=tuple(
             a.InstanceStatus(
-                processor=i.processor,
-                stage=_stage(governor, i),
-                groups=i.load.groups,
-                held_bytes=i.load.held_bytes,
-                spilled_bytes=i.load.spilled_bytes,
-                produced=i.load.produced,
-                results=i.load.results,
-                checksum=i.load.checksum,
-                pushes=i.load.pushes,
-                spilled_groups=i.load.spilled_groups,
-                queued_bytes=i.load.queued_bytes,
-                peak_state_bytes=i.load.peak_state_bytes,
+                processor=r.processor,
+                stage=_stage(state, r),
+                groups=r.load.groups,
+                held_bytes=r.load.held_bytes,
+                spilled_bytes=r.load.spilled_bytes,
+                produced=r.load.produced,
+                results=r.load.results,
+                checksum=r.load.checksum,
+                pushes=r.load.pushes,
+                spilled_groups=r.load.spilled_groups,
+                queued_bytes=r.load.queued_bytes,
+                peak_state_bytes=r.load.peak_state_bytes,
             )
-            for i in instances
+            for r in reports
         ),
-        results_place=spec.results or "",
-        counting=spec.counting,
-        spill=without_credentials(spec.spill or ""),
-        push_fraction=query.disk.push_fraction,
-        spill_above_ratio=query.disk.spill_above_ratio,
-        inactive_after_s=query.disk.inactive_after_s,
-        productivity_half_life_s=query.disk.productivity_half_life_s,
-        created_s=spec.created_s,
-        ended_s=spec.ended_s if spec.end is not End.NOT_YET else 0.0,
-        logs=_logs(governor, spec, instances),
-        cleanup=() if spec.cleanup is None else (cleanup_status(governor, name),),
-        warning=_warning(governor, spec),
+        results_place=record.results or "",
+        counting=record.counting,
+        spill=without_credentials(record.spill or ""),
+        push_fraction=record.disk.push_fraction,
+        spill_above_ratio=record.disk.spill_above_ratio,
+        inactive_after_s=record.disk.inactive_after_s,
+        productivity_half_life_s=record.disk.productivity_half_life_s,
+        created_s=record.created_s,
+        ended_s=record.ended_s if record.end is not End.NOT_YET else 0.0,
+        logs=_logs(state, query, reports),
+        cleanup=() if record.cleanup is None else (cleanup_status(state, name),),
+        warning=_warning(state, record),
     )
 
 
-def cleanup_status(governor: Governor, name: str) -> a.CleanupStatus:
+def cleanup_status(state: State, name: str) -> a.CleanupStatus:
     """The latest clean-up of a query; Refusal if there was none."""
-    spec = governor.catalog.spec(name)
-    record = spec.cleanup
+    query = state.query(name)
+    record = query.record.cleanup
     if record is None:
         raise Refusal(
             Domain.QUERY,
@@ -123,13 +105,13 @@ def cleanup_status(governor: Governor, name: str) -> a.CleanupStatus:
             reason="unknown",
         )
     done = record.state is CleanupState.DONE
-    at = governor.cleanup_progress.get(spec.name, CleanupProgress())
+    at = query.cleanup_progress
     return a.CleanupStatus(
-        query=spec.name,
+        query=query.name,
         state=str(record.state),
         master=record.master,
         output="" if record.output == "none" else without_credentials(record.output),
-        stage=at.stage if spec.cleaning else "",
+        stage=at.stage if query.record.cleaning else "",
         bins_done=record.bins if done else at.bins_done,
         bins=record.bins if done else at.bins,
         combinations=record.owed if done else at.combinations,
@@ -144,113 +126,112 @@ def cleanup_status(governor: Governor, name: str) -> a.CleanupStatus:
     )
 
 
-def _stage(governor: Governor, instance: Instance) -> str:
-    """What an instance reported last, unless its processor does not run it any more."""
-    member = governor.steering.membership.members.get(instance.processor)
-    if instance.load.stage is not Stage.RUNNING:
-        return str(instance.load.stage)
-    if member is None or member.incarnation != instance.incarnation:
+def _stage(state: State, report: Report) -> str:
+    """What a processor reported last of a query, unless it does not run it any more."""
+    member = state.membership.members.get(report.processor)
+    if report.load.stage is not Stage.RUNNING:
+        return str(report.load.stage)
+    if member is None or member.incarnation != report.incarnation:
         return "gone"
-    return str(instance.load.stage if member.state in IN else member.state)
+    return str(report.load.stage if member.state in IN else member.state)
 
 
-def _waits_for(instances: tuple[Instance, ...]) -> str:
+def _waits_for(reports: Sequence[Report]) -> str:
     """Why a query that goes on stands still somewhere; empty if it does not."""
-    waiting = [i for i in instances if i.load.stage is Stage.RUNNING and i.load.cause]
-    return "; ".join(f"processor {i.processor} waits: {i.load.cause}" for i in waiting)
+    waiting = [r for r in reports if r.load.stage is Stage.RUNNING and r.load.cause]
+    return "; ".join(f"processor {r.processor} waits: {r.load.cause}" for r in waiting)
 
 
-def _warning(governor: Governor, spec: Spec) -> str:
+def _warning(state: State, record: QueryRecord) -> str:
     """What active-disk would have to know of a query that goes on, and does not."""
-    told = governor.steering.queries[spec.name].expected_bytes is not None
-    if spec.end or spec.policy != active_disk.POLICY.name or told:
+    told = record.expected_bytes is not None
+    if record.end or record.policy != active_disk.POLICY.name or told:
         return ""
-    _, unknown = governor.steering.rows_left(spec.name)
+    _, unknown = rounds.rows_left(state, record)
     return active_disk.untold(unknown) if unknown else ""
 
 
-def _logs(
-    governor: Governor, spec: Spec, instances: tuple[Instance, ...]
-) -> tuple[a.LogStatus, ...]:
+def _logs(state: State, query: Query, reports: Sequence[Report]) -> tuple[a.LogStatus, ...]:
     """Where the results of a query can be read, if in logs."""
-    if not spec.has_logs:
+    record = query.record
+    if not record.has_logs:
         return ()
-    members = governor.steering.membership.members
+    members = state.membership.members
     addresses = {p: m.address for p, m in members.items() if m.state in IN}
-    query = governor.steering.queries[spec.name]
     # Results in the logs that processors write; one that had groups may not have reported yet, or
     # may have died before it did, and the query with it.
     writers = {p for p, m in members.items() if p in addresses or m.state is MemberState.DEAD}
-    found = {p: 0 for p in writers if query.was_at(p) and spec.end is not End.CLOSED}
-    for i in filter(spec.writes, instances):
-        found[i.processor] = found.get(i.processor, 0) + i.load.results
-    logs = [(k.name, k.keeper, _rows(spec, k, instances)) for k in spec.kept]
+    closed = record.end is End.CLOSED
+    found = {p: 0 for p in writers if query.placement.was_at(p) and not closed}
+    for r in filter(record.writes, reports):
+        found[r.processor] = found.get(r.processor, 0) + r.load.results
+    logs = [(k.name, k.keeper, _rows(record, k, reports)) for k in record.kept]
     # Who died without a result would have failed the query otherwise: nothing is there to be read.
     logs += [
-        (spec.log_of(p), p, results)
+        (record.log_of(p), p, results)
         for p, results in found.items()
-        if p in addresses or results or spec.end is End.FAILED
+        if p in addresses or results or record.end is End.FAILED
     ]
-    closed = spec.end is End.CLOSED  # before, results may be in memory, and be lost with it
+    # Before it is closed, results may be in memory, and be lost with it.
     return tuple(
-        a.LogStatus(name, p, addresses.get(p, ""), spec.run, rows if closed else 0)
+        a.LogStatus(name, p, addresses.get(p, ""), record.run, rows if closed else 0)
         for name, p, rows in logs
     )
 
 
-def _rows(spec: Spec, log: KeptLog, instances: tuple[Instance, ...]) -> int:
+def _rows(record: QueryRecord, log: KeptLog, reports: Sequence[Report]) -> int:
     """Results in a log whose writer has left: of its incarnations since the log before."""
-    before = [k.incarnation for k in spec.kept if k.writer == log.writer]
+    before = [k.incarnation for k in record.kept if k.writer == log.writer]
     since = max((n for n in before if n < log.incarnation), default=-1)
     return sum(
-        i.load.results
-        for i in instances
-        if i.processor == log.writer and since < i.incarnation <= log.incarnation
+        r.load.results
+        for r in reports
+        if r.processor == log.writer and since < r.incarnation <= log.incarnation
     )
 
 
-def processor_status(governor: Governor, name: str) -> a.ProcessorStatus:
+def processor_status(state: State, name: str) -> a.ProcessorStatus:
     """One processor that is or was a member; Refusal if there was none."""
-    member = governor.steering.membership.members.get(ProcessorId(name))
+    member = state.membership.members.get(ProcessorId(name))
     if member is None:
         raise Refusal(Domain.MEMBER, f"processor {name!r} is unknown", reason="unknown")
-    return _member_status(governor, member)
+    return _member_status(state, member)
 
 
-def cluster_status(governor: Governor, name: str, started_s: float) -> a.ClusterStatus:
+def cluster_status(state: State, name: str, started_s: float) -> a.ClusterStatus:
     """The manager and everyone who is known to have joined, by name."""
-    members = governor.steering.membership.members
+    members = state.membership.members
     return a.ClusterStatus(
         name=name,
-        epoch=governor.steering.epoch,
-        version=governor.steering.settings.version,
+        epoch=state.epoch,
+        version=state.settings.version,
         started_s=started_s,
-        processors=tuple(_member_status(governor, members[p]) for p in sorted(members)),
+        processors=tuple(_member_status(state, members[p]) for p in sorted(members)),
     )
 
 
-def partitions(governor: Governor, name: str) -> a.Partitions:
+def partitions(state: State, name: str) -> a.Partitions:
     """Who owns which group of a query."""
-    spec = governor.catalog.spec(name)
-    query = governor.steering.queries[spec.name]
-    known = query.coordinator.map
+    query = state.query(name)
+    known = query.placement.map
     return a.Partitions(
         known.version,
         tuple(
-            a.PartitionStatus(g, known.owner(GroupId(g)), int(known.since[g]), g in query.pinned)
+            a.PartitionStatus(
+                g, known.owner(GroupId(g)), int(known.since[g]), g in query.record.pinned
+            )
             for g in range(known.partitions)
         ),
     )
 
 
-def names(governor: Governor) -> tuple[list[StreamName], list[QueryName]]:
+def names(state: State) -> tuple[list[StreamName], list[QueryName]]:
     """All streams and all queries, by name."""
-    streams = [s.name for _, s in sorted(governor.catalog.streams.wanted.items())]
-    return streams, [q.name for _, q in sorted(governor.catalog.specs.wanted.items())]
+    return sorted(state.declared()), sorted(state.queries)
 
 
-def _member_status(governor: Governor, member: Member) -> a.ProcessorStatus:
-    load = governor.steering.load
+def _member_status(state: State, member: Member) -> a.ProcessorStatus:
+    load = state.load
     beat = load.beats.get(member.processor)
     if beat is not None and beat.incarnation != member.incarnation:
         beat = None
@@ -272,11 +253,3 @@ def _member_status(governor: Governor, member: Member) -> a.ProcessorStatus:
         cpu_share=beat.cpu_share if beat and here else 0.0,
         heard_s=member.heard_s,
     )
-
-
-def _stream_load(governor: Governor, record: StreamRecord) -> StreamLoad:
-    beat = governor.steering.load.beats.get(record.home)
-    for load in beat.streams if beat else ():
-        if load.stream == record.name:
-            return load
-    return StreamLoad(record.name, 0, False)

@@ -30,15 +30,15 @@ and rolls back the others, whatever step they were at; that needs no more than J
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from dovetail_proto.ids import MoveId, ProcessorId, QueryName
-from dovetail_proto.messages import ControlMessage, Groups
+from dovetail_proto.messages import Groups
 
 
-class Phase(StrEnum):
+class MovePhase(StrEnum):
     """Where a move as a whole stands."""
 
     PLANNED = "planned"  # J1 is being written
@@ -106,7 +106,7 @@ class Move:
     reason: str  # why it was decided, with the numbers
     groups: Groups = ()  # asked for by an operator or a drain; empty: the sender chooses
     exclude: Groups = ()  # pinned when the move was decided: the sender does not choose them
-    phase: Phase = Phase.PLANNED
+    phase: MovePhase = MovePhase.PLANNED
     chunks: list[Chunk] = field(default_factory=list)  # empty until step 2
     waiting: set[ProcessorId] = field(default_factory=set)  # as in Chunk, for 1, R and F
     deadline_s: float = float("inf")  # when a move before step 3 is given up
@@ -137,47 +137,18 @@ class Move:
             else:
                 assert chunk.waiting, f"{chunk.state} waits for nobody"
             assert (chunk.deadline_s < float("inf")) == (chunk.state in BEFORE_COMMIT)
-        if self.phase in (Phase.COMPUTING, Phase.RESERVING, Phase.FINISHING):
+        if self.phase in (MovePhase.COMPUTING, MovePhase.RESERVING, MovePhase.FINISHING):
             assert self.waiting
         else:
             assert not self.waiting
-        if self.phase is Phase.MOVING:
+        if self.phase is MovePhase.MOVING:
             assert any(c.state not in OVER for c in self.chunks)
-        elif self.phase in (Phase.FINISHING, Phase.ENDING, Phase.ENDED):
+        elif self.phase in (MovePhase.FINISHING, MovePhase.ENDING, MovePhase.ENDED):
             assert all(c.state in OVER for c in self.chunks)
-
-
-# Instructions of the manager's machines ---------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send `message` to processor `to`; it may be lost, repeated or late."""
-
-    to: ProcessorId
-    message: ControlMessage
-
-
-@dataclass(frozen=True, slots=True)
-class Persist:
-    """Write `puts` (None deletes) in one transaction and report `tag` when it is durable."""
-
-    tag: tuple[str, ...]
-    puts: Mapping[str, str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class StepDown:
-    """Another manager is in office: stop deciding, stop writing, start over as a stranger."""
-
-    cause: str
 
 
 @dataclass(frozen=True, slots=True)
 class MoveEnded:
-    """A move is over, for history, metrics and the admission loop."""
+    """A move is over, for history, metrics and the draining of a processor that leaves."""
 
     move: Move
-
-
-Instruction = Send | Persist | StepDown | MoveEnded

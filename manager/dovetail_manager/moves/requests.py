@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dovetail_manager.moves.protocol import AFTER_COMMIT, Chunk, ChunkState, Move, Phase
+from dovetail_manager.moves.protocol import AFTER_COMMIT, Chunk, ChunkState, Move, MovePhase
 from dovetail_proto.errors import Domain, Refusal
 from dovetail_proto.ids import GroupId, ProcessorId, SplitId
 from dovetail_proto.messages import (
@@ -25,9 +25,9 @@ from dovetail_proto.partition_map import MapPatch, PartitionMap
 def move_request(ref: MoveRef, move: Move) -> MoveRequest:
     """Steps 1, R and F: what those in `move.waiting` are asked."""
     match move.phase:
-        case Phase.COMPUTING:
+        case MovePhase.COMPUTING:
             return ComputePartitionsToMove(ref, move.want_bytes, move.groups, move.exclude)
-        case Phase.RESERVING:
+        case MovePhase.RESERVING:
             return Reserve(ref, sum(c.size_bytes for c in move.chunks))
         case _:
             return FinishMove(ref)

@@ -14,7 +14,7 @@ class StoreError(DovetailError):
 
 
 class Fenced(StoreError):  # noqa: N818 - an answer, not a fault
-    """Another manager has taken office: nothing was written, and nothing will be. Step down."""
+    """Another manager leads: nothing was written, and nothing will be. Step down."""
 
     code = "store-fenced"
 

@@ -1,8 +1,8 @@
 """One small interface for the manager's truth; SQLite and Redis keep its promises alike.
 
-    store.claim("host:1234")     ─▶ Office(epoch 4, revision 7, entries)    fences epoch 3
-    Steering.resume(*office)     ─▶ Write(epoch 4, revision 8, {map/q: …, move/…: …})
-    store.write(write)           ─▶ durable; `Steering.confirmed(8)`
+    store.claim("host:1234")     ─▶ Leadership(epoch 4, revision 7, entries)    fences epoch 3
+    Controller.resume(*…)        ─▶ Write(epoch 4, revision 8, {map/q: …, move/…: …})
+    store.write(write)           ─▶ durable; `Controller.confirmed(8)`
 
 **Entries** are a map of text to text, changed by `write` only: one compare-and-set of the epoch
 and the revision, of any number of puts and deletions, all or none. That is all that the journal
@@ -23,9 +23,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from dovetail_manager.moves.journal import Write
+from dovetail_manager.journal import Write
 from dovetail_manager.store.errors import BadWrite
-from dovetail_manager.store.office import check_key, check_records, check_write
+from dovetail_manager.store.fencing import check_key, check_records, check_write
 from dovetail_proto.ids import Epoch
 
 HOLDER_CHARS_MAX = 200
@@ -36,8 +36,8 @@ PATIENCE_S = 15.0
 holds SQLite's lock. Longer than processors take to miss a manager would help nobody."""
 
 
-class Office(NamedTuple):
-    """What a manager holds after its claim: the first arguments of `Steering.resume`."""
+class Leadership(NamedTuple):
+    """What a manager holds after its claim: the first arguments of `Controller.resume`."""
 
     epoch: Epoch
     revision: int
@@ -50,22 +50,22 @@ class Store(ABC):
     def __init__(self) -> None:
         self._claim = ""  # id of this handle's latest claim; empty before the first
 
-    def claim(self, holder: str) -> Office:
-        """Put this manager in office, under an epoch greater than any before.
+    def claim(self, holder: str) -> Leadership:
+        """Make this manager the leader, under an epoch greater than any before.
 
         The older manager is fenced from here on. `holder` says to people who it is.
         """
         if not 0 < len(holder) <= HOLDER_CHARS_MAX or not holder.isprintable():
             raise BadWrite(f"a manager cannot be called {holder[:HOLDER_CHARS_MAX]!r}")
         claim = secrets.token_hex(16)
-        office = self._take_office(claim, holder)
+        taken = self._take_lead(claim, holder)
         self._claim = claim
-        return office
+        return taken
 
     def write(self, w: Write) -> None:
         """Do `w` whole, durably and once; return at once if it is done already.
 
-        Raises Fenced if another manager is in office, StaleWrite if `w` is not the next revision,
+        Raises Fenced if another manager leads, StaleWrite if `w` is not the next revision,
         BadWrite if it is out of bounds: nothing is written then. Raises StoreUnavailable if that
         could not be found out: repeat the same write.
         """
@@ -102,7 +102,7 @@ class Store(ABC):
         """Let go of files and connections. Closing twice is no error."""
 
     @abstractmethod
-    def _take_office(self, claim: str, holder: str) -> Office: ...
+    def _take_lead(self, claim: str, holder: str) -> Leadership: ...
 
     @abstractmethod
     def _write(self, claim: str, w: Write) -> None: ...

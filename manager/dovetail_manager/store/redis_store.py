@@ -1,6 +1,6 @@
 """The store in a Redis (or Valkey) server, for a cluster whose manager may start anywhere.
 
-    dovetail:head            hash    the head (see `office`) and the schema's version
+    dovetail:head            hash    the head (see `fencing`) and the schema's version
     dovetail:entries         hash    key → value
     dovetail:history:<name>  sorted  `<number>:<text>` by number
 
@@ -27,18 +27,18 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthorizationError
 from redis.retry import Retry
 
-from dovetail_manager.moves.journal import Write
+from dovetail_manager.journal import Write
 from dovetail_manager.store.errors import Fenced, StoreDamaged, StoreError, StoreUnavailable
-from dovetail_manager.store.interface import PATIENCE_S, Office, Store
-from dovetail_manager.store.office import (
+from dovetail_manager.store.fencing import (
     SCHEMA_VERSION,
     Head,
     check_key,
-    check_office,
+    check_leader,
     claimed,
     to_be_done,
     written,
 )
+from dovetail_manager.store.interface import PATIENCE_S, Leadership, Store
 from dovetail_manager.store.redis_settings import NEEDED, check_settings
 from dovetail_proto.errors import ConfigError
 from dovetail_proto.ids import Epoch
@@ -100,7 +100,7 @@ class RedisStore(Store):
         """See Store."""
         self._redis.close()
 
-    def _take_office(self, claim: str, holder: str) -> Office:
+    def _take_lead(self, claim: str, holder: str) -> Leadership:
         def act(head: Head, p: Pipeline) -> Head:
             mine = claimed(head, claim, holder)
             p.hgetall(ENTRIES)
@@ -108,7 +108,7 @@ class RedisStore(Store):
             return mine
 
         mine, replies = self._changing("the claim", act)
-        return Office(Epoch(mine.epoch), mine.revision, _entries(replies[0], ""))
+        return Leadership(Epoch(mine.epoch), mine.revision, _entries(replies[0], ""))
 
     def _write(self, claim: str, w: Write) -> None:
         def act(head: Head, p: Pipeline) -> None:
@@ -130,7 +130,7 @@ class RedisStore(Store):
         name = HISTORY + history
 
         def act(head: Head, p: Pipeline) -> None:
-            check_office(head, claim, epoch)
+            check_leader(head, claim, epoch)
             for number in records:
                 p.zremrangebyscore(name, number, number)
             if records:

@@ -16,19 +16,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from dovetail_manager.moves.journal import Write
+from dovetail_manager.journal import Write
 from dovetail_manager.store.errors import StoreDamaged, StoreUnavailable
-from dovetail_manager.store.interface import PATIENCE_S, Office, Store
-from dovetail_manager.store.office import (
+from dovetail_manager.store.fencing import (
     SCHEMA_VERSION,
     VALUE_BYTES_MAX,
     Head,
     check_key,
-    check_office,
+    check_leader,
     claimed,
     to_be_done,
     written,
 )
+from dovetail_manager.store.interface import PATIENCE_S, Leadership, Store
 from dovetail_proto.errors import ConfigError
 from dovetail_proto.ids import Epoch
 
@@ -97,12 +97,12 @@ class SqliteStore(Store):
         with self._lock:
             self._db.close()
 
-    def _take_office(self, claim: str, holder: str) -> Office:
+    def _take_lead(self, claim: str, holder: str) -> Leadership:
         with self._changing("the claim") as head:
             mine = claimed(head, claim, holder)
             self._set_head(mine)
             entries = self._entries("")
-        return Office(Epoch(mine.epoch), mine.revision, entries)
+        return Leadership(Epoch(mine.epoch), mine.revision, entries)
 
     def _write(self, claim: str, w: Write) -> None:
         with self._changing(f"revision {w.revision}") as head:
@@ -120,7 +120,7 @@ class SqliteStore(Store):
         self, claim: str, epoch: Epoch, history: str, records: Mapping[int, str], keep: int
     ) -> None:
         with self._changing(f"a record of history {history!r}") as head:
-            check_office(head, claim, epoch)
+            check_leader(head, claim, epoch)
             self._db.executemany(
                 "INSERT OR REPLACE INTO history VALUES (?, ?, ?)",
                 [(history, number, text) for number, text in records.items()],

@@ -162,7 +162,7 @@ class Participant:
         if ref.epoch < self.epoch:
             raise Refusal(
                 Domain.EPOCH,
-                f"epoch {ref.epoch} is over: the manager of epoch {self.epoch} is in office",
+                f"epoch {ref.epoch} is over: the manager of epoch {self.epoch} leads",
                 remedy="step down",
                 epoch=self.epoch,
             )

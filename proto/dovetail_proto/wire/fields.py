@@ -195,7 +195,7 @@ NAME_FIELD = matching(NAME, "a name of a-z, 0-9, '_' and '-'")
 NAME_OR_NONE = matching(re.compile(f"({NAME.pattern})?"), "a name or nothing")
 LOG = matching(LOG_NAME, "a log's name")
 RUN_NAME = matching(re.compile(r"[a-z0-9_-]{1,64}-[0-9]{1,20}"), "a run's name")
-"""See `dovetail_manager.catalog.Spec.run`."""
+"""See `dovetail_manager.records.QueryRecord.run`."""
 MOVE = matching(MOVE_ID, "a move id")
 SPLIT = Codec(_read_split)
 SPLITS = Codec(_read_splits, list)

@@ -78,7 +78,7 @@ def routes(context: Context) -> APIRouter:
 
     @router.get("/readyz", response_model=answers.Health, responses=refusals(), tags=["health"])
     async def readyz() -> Any:
-        """The manager is in office and its store answers."""
+        """The manager leads and its store answers."""
         await ask(service.get_cluster)
         return answers.Health(status="ready")
 

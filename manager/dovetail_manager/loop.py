@@ -1,12 +1,12 @@
-"""The manager's shell: one thread owns the machine, everybody else sends it events.
+"""The controller's shell: one thread owns the machine, everybody else sends it events.
 
     control streams ─ deliver ─┐              ┌─▶ outgoing queue of that processor's stream
     admin threads ─── call ────┤─▶ one thread ┼─▶ store writer ─▶ confirmed, failed, lost
     store writer ── confirmed ─┘   + ticks    └─▶ event log
 
 A call runs on that thread and returns when whatever it wrote is durable. A message to a processor
-that is not attached is dropped: the protocols send again. When the office is lost, or on a defect,
-the manager ends: it holds no truth, and whoever is started next goes on from the store.
+that is not attached is dropped: the protocols send again. When another manager leads, or on a
+defect, the manager ends: it holds no truth, and whoever is started next goes on from the store.
 
 Times are seconds since 1970 that never jump: the wall clock at the start, then the monotonic one.
 """
@@ -23,13 +23,12 @@ from typing import Any, Protocol, TypeVar
 
 import structlog
 
-from dovetail_manager.chronicle import Chronicle
+from dovetail_manager.controller import Controller
+from dovetail_manager.effects import AppendHistory, Effect, LogEvent, Send, StepDown
 from dovetail_manager.event_log import EventLog
-from dovetail_manager.governor import Effect, Governor, Happened
-from dovetail_manager.moves.journal import Write
-from dovetail_manager.moves.protocol import Send, StepDown
-from dovetail_manager.steering import Output, SteeringSettings
-from dovetail_manager.store import Office, Store
+from dovetail_manager.journal import Write
+from dovetail_manager.state import ControllerSettings, State
+from dovetail_manager.store import Leadership, Store
 from dovetail_manager.store_writer import StoreWriter
 from dovetail_proto.errors import Domain, DovetailError, Refusal
 from dovetail_proto.ids import ProcessorId
@@ -87,13 +86,14 @@ class Stopped(Unreachable):
     """
 
 
-class Cluster:
+class ControllerLoop:
     """See the module. `ended` is set when the manager is over; `cause` says why, if not asked."""
 
-    def __init__(self, store: Store, office: Office, settings: SteeringSettings) -> None:
+    def __init__(self, store: Store, leadership: Leadership, settings: ControllerSettings) -> None:
         self._wall_s = time.time() - time.monotonic()
         self.store = store
-        self.epoch = office.epoch
+        self.epoch = leadership.epoch
+        self.settings = settings
         self.started_s = self.now_s()
         self.events = EventLog()
         self.ended = threading.Event()
@@ -109,15 +109,15 @@ class Cluster:
         self._lock = threading.Lock()  # of the two above
         self._writer = StoreWriter(
             store,
-            office.epoch,
+            leadership.epoch,
             confirmed=lambda r: self._post(lambda: self._confirmed(r)),
-            failed=lambda: self._post(lambda: self._act(self._governor.store_failed())),
+            failed=lambda: self._post(lambda: self._act(self._controller.store_failed())),
             recorded=lambda m: self._post(
-                lambda: self._act(self._governor.recorded(m, self.now_s()))
+                lambda: self._act(self._controller.recorded(m, self.now_s()))
             ),
             lost=lambda e: self._post(lambda: self._end(e)),
         )
-        self._governor, self._first = Governor.resume(*office, settings, self.started_s)
+        self._controller, self._first = Controller.resume(*leadership, settings, self.started_s)
         self._thread = threading.Thread(target=self._run, name="manager", daemon=True)
 
     def now_s(self) -> float:
@@ -137,9 +137,7 @@ class Cluster:
 
     # From other threads ---------------------------------------------------------------------------
 
-    def call(
-        self, verb: Callable[[Governor, float], tuple[T, Iterable[Output]]], *, told: str = ""
-    ) -> T:
+    def call(self, verb: Callable[[State], T], *, told: str = "") -> T:
         """Run `verb` on the machine's thread; returns its value when its writes are durable.
 
         With `told`, which says what is done then ("query 'q' is submitted"), when every member
@@ -154,13 +152,12 @@ class Cluster:
         def run() -> None:
             now_s = self.now_s()
             try:
-                value, outputs = verb(self._governor, now_s)
+                value, effects = self._controller.do(verb, now_s)
             except DovetailError as e:
                 answer.set_exception(e)
                 return
-            journal = self._governor.steering.journal
-            self._act(self._governor.effects(outputs, now_s))
-            revision = journal.revision + len(journal.queue)
+            self._act(effects)
+            revision = self._controller.state.journal.last_revision
             self._waiting.append(_Waiting(answer, value, revision, told, now_s + TOLD_S_MAX))
 
         self._post(run)
@@ -172,13 +169,13 @@ class Cluster:
                 remedy="see to the store; what was asked is done when it answers",
             ) from None
 
-    def look(self, at: Callable[[Governor], T]) -> T:
+    def look(self, at: Callable[[State], T]) -> T:
         """A value of the machine, taken on its thread; waits for no write."""
         answer: Future[T] = self._awaited()
 
         def run() -> None:
             try:
-                answer.set_result(at(self._governor))
+                answer.set_result(at(self._controller.state))
             except DovetailError as e:
                 answer.set_exception(e)
 
@@ -194,7 +191,7 @@ class Cluster:
 
         def run() -> None:
             try:
-                effects = self._governor.handle(m.processor, m, self.now_s())
+                effects = self._controller.handle(m.processor, m, self.now_s())
             except DovetailError as e:
                 answer.set_exception(e)
                 return
@@ -222,7 +219,7 @@ class Cluster:
 
         def run() -> None:
             try:
-                effects = self._governor.handle(source, message, self.now_s())
+                effects = self._controller.handle(source, message, self.now_s())
             except Refusal as e:
                 kind = type(message).__name__
                 log.info("message refused", processor=source, message=kind, error=str(e))
@@ -259,7 +256,7 @@ class Cluster:
         try:
             self._act(self._first)
             while not self.ended.is_set():
-                due_s = min(self._governor.next_tick_s(), self._ticked_s + self._tick_s)
+                due_s = min(self._controller.next_tick_s(), self._ticked_s + self._tick_s)
                 try:
                     event = self._queue.get(timeout=max(due_s - self.now_s(), 0.0))
                 except queue.Empty:
@@ -270,7 +267,7 @@ class Cluster:
                 self._answer(now_s)
                 if not self.ended.is_set() and now_s >= due_s:
                     self._ticked_s = now_s
-                    self._act(self._governor.tick(now_s))
+                    self._act(self._controller.tick(now_s))
         except Exception as e:
             # A machine that raised may be half changed; the store is whole.
             log.exception("defect in the manager: it ends", error=str(e))
@@ -284,9 +281,9 @@ class Cluster:
                 case Send(to, message):
                     if link := self._links.get(to):
                         link.send(message)
-                case Write() | Chronicle():
+                case Write() | AppendHistory():
                     self._writer.put(effect)
-                case Happened(kind, query, stream, processor, move, text):
+                case LogEvent(kind, query, stream, processor, move, text):
                     about = {
                         "query": query,
                         "stream": stream,
@@ -300,18 +297,18 @@ class Cluster:
                     self._end(Stopped(f"this manager was replaced: {cause}"))
 
     def _confirmed(self, revision: int) -> None:
-        self._act(self._governor.confirmed(revision, self.now_s()))
+        self._act(self._controller.confirmed(revision, self.now_s()))
 
     def _answer(self, now_s: float) -> None:
         """Let go whoever has waited for what is there now."""
-        assignments = self._governor.assignments
+        state = self._controller.state
         left: list[_Waiting] = []
         for w in self._waiting:
-            if w.revision > self._governor.steering.journal.revision:
+            if w.revision > state.journal.revision:
                 left.append(w)
                 continue
-            w.version = w.version or assignments.version
-            unaware = assignments.unaware(w.version) if w.told else []
+            w.version = w.version or state.assignments.version
+            unaware = state.assignments.unaware(state, w.version) if w.told else []
             if not unaware:
                 w.answer.set_result(w.value)
             elif now_s >= w.until_s:

@@ -1,23 +1,23 @@
-"""The manager's machine with a store in a dict, for tests that need neither threads nor sockets."""
+"""The controller with a store in a dict, for tests that need neither threads nor sockets."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from dovetail_manager.catalog import Spec, spec_from_json, stream_from_json
-from dovetail_manager.chronicle import Chronicle
-from dovetail_manager.governor import Effect, Governor, Happened
-from dovetail_manager.moves.journal import Write
-from dovetail_manager.moves.protocol import Send
+from dovetail_manager import queries, streams
+from dovetail_manager.controller import Controller
+from dovetail_manager.effects import AppendHistory, Effect, LogEvent, Send
+from dovetail_manager.journal import Write
 from dovetail_manager.planner import plan_query
-from dovetail_manager.queries import query_from_json
-from dovetail_manager.steering import SteeringSettings
+from dovetail_manager.query import Query
+from dovetail_manager.records import QueryRecord, query_from_json, stream_from_json
+from dovetail_manager.state import ControllerSettings, State
 from dovetail_proto.assignment import Assignment, DiskSettings, Phase, assignment_from_json
-from dovetail_proto.ids import Epoch, ProcessorId, QueryName, SplitId, StreamName
+from dovetail_proto.ids import Epoch, ProcessorId, QueryName, StreamName
 from dovetail_proto.messages import (
     Assign,
     Heartbeat,
@@ -33,21 +33,25 @@ SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 SQL = "SELECT x.k AS a, y.v AS b FROM s x JOIN t y ON x.k = y.k"
 
 
-class Governed:
+T = TypeVar("T")
+
+
+class Manager:
     """A manager; with `held` writes wait until `write_all`, else they are durable at once."""
 
     def __init__(self, epoch: int = 1, entries: dict[str, str] | None = None) -> None:
         self.entries = dict(entries or {})
-        self.hosts = [_hosts(t) for k, t in self.entries.items() if k.startswith("query/")]
-        """Of splits, as they were ever written down."""
+        self.hosts: list[Any] = []  # of splits, as they were ever written down
+        for key, text in self.entries.items():
+            self._note_hosts(key, text)
         self.histories: dict[str, dict[int, str]] = {}
         self.sent: list[Send] = []
-        self.happened: list[Happened] = []
+        self.events: list[LogEvent] = []
         self.held = False
         self.waiting: list[Write] = []
         self.now_s = 100.0 * epoch
-        self.governor, effects = Governor.resume(
-            Epoch(epoch), 0, self.entries, SteeringSettings(version="1"), self.now_s
+        self.controller, effects = Controller.resume(
+            Epoch(epoch), 0, self.entries, ControllerSettings(version="1"), self.now_s
         )
         self.act(effects)
 
@@ -63,14 +67,14 @@ class Governed:
                     self.sent.append(effect)
                     if isinstance(message, Assign):
                         self._check_durable(assignment_from_json(message.document))
-                case Chronicle(history, records, keep, move):
+                case AppendHistory(history, records, keep, move):
                     kept = self.histories.setdefault(history, {}) | dict(records)
                     self.histories[history] = dict(sorted(kept.items())[-keep:] if keep else [])
                     if move is not None:
-                        self.act(self.governor.recorded(move, self.now_s))
-                case Happened():
-                    self.happened.append(effect)
-        self.governor.check()
+                        self.act(self.controller.recorded(move, self.now_s))
+                case LogEvent():
+                    self.events.append(effect)
+        self.controller.check()
 
     def _check_durable(self, told: Assignment) -> None:
         """Whatever processors are told is in the store."""
@@ -79,9 +83,9 @@ class Governed:
             assert stream.ended <= record.ended
         for query in told.queries:
             assert query.split_hosts in self.hosts
-            spec = spec_from_json(self.entries[f"spec/{query.name}"])
-            assert spec.run == query.run
-            assert query.phase is spec.phase or spec.phase is Phase.CLOSING
+            record = query_from_json(self.entries[f"query/{query.name}"])
+            assert record.run == query.run
+            assert query.phase is record.phase or record.phase is Phase.CLOSING
 
     def write(self, w: Write) -> None:
         """Make a write durable and tell the machine."""
@@ -90,25 +94,36 @@ class Governed:
                 self.entries.pop(key, None)
             else:
                 self.entries[key] = value
-                if key.startswith("query/"):
-                    self.hosts.append(_hosts(value))
-        self.act(self.governor.confirmed(w.revision, self.now_s))
+                self._note_hosts(key, value)
+        self.act(self.controller.confirmed(w.revision, self.now_s))
+
+    def _note_hosts(self, key: str, text: str) -> None:
+        if key.startswith("query/"):
+            self.hosts.append(query_from_json(text).split_hosts)
 
     def write_all(self) -> None:
         """Let the store catch up."""
         while self.waiting:
             self.write(self.waiting.pop(0))
 
-    def do(self, verb: str, *words: Any, **fields: Any) -> Any:
-        """A verb; what it returns beside its outputs."""
-        made = getattr(self.governor, verb)(*words, now_s=self.now_s, **fields)
-        value, outputs = made if isinstance(made, tuple) else (None, made)
-        self.act(self.governor.effects(outputs, self.now_s))
+    @property
+    def state(self) -> State:
+        """All that the controller knows."""
+        return self.controller.state
+
+    def query(self, name: str = "q") -> Query:
+        """One query."""
+        return self.state.query(name)
+
+    def do(self, verb: Callable[..., T], *words: Any, **fields: Any) -> T:
+        """What an operator asks for, durable unless `held`."""
+        value, effects = self.controller.do(lambda s: verb(s, *words, **fields), self.now_s)
+        self.act(effects)
         return value
 
     def hear(self, source: str, message: Any) -> None:
         """A message from a processor."""
-        self.act(self.governor.handle(ProcessorId(source), message, self.now_s))
+        self.act(self.controller.handle(ProcessorId(source), message, self.now_s))
 
     def join(self, *names: str, incarnation: int = 1) -> None:
         """Members of 1000 bytes each."""
@@ -130,8 +145,8 @@ class Governed:
         beat = Heartbeat(who, incarnation, used, loads, False, assigned=assigned, streams=streams)
         self.hear(name, beat)
 
-    def bequeath(self, name: str, incarnation: int = 1) -> None:
-        """Say that the heir has what a leaver was told to hand over."""
+    def hand_over(self, name: str, incarnation: int = 1) -> None:
+        """Say that the successor has the logs that a leaver was told to hand over."""
         told = self.assigned(name)
         assert told is not None
         assert told.leaving is not None
@@ -142,7 +157,7 @@ class Governed:
         until_s = self.now_s + seconds
         while self.now_s < until_s:
             self.now_s += 0.5
-            self.act(self.governor.tick(self.now_s))
+            self.act(self.controller.tick(self.now_s))
 
     def assigned(self, name: str) -> Assignment | None:
         """The newest assignment that was sent to a processor."""
@@ -155,16 +170,12 @@ class Governed:
     ) -> None:
         """A query over the streams s and t, which are made if there are none."""
         for stream in ("s", "t"):
-            if stream not in self.governor.catalog.streams.wanted:
-                self.do("create_stream", StreamName(stream), SCHEMA, None)
+            if stream not in self.state.declared():
+                self.do(streams.create, StreamName(stream), SCHEMA, None)
         plan = planned(name, sql)
         given = {"policy": "lazy-disk", "created_s": self.now_s, "spill": "/spill"}
-        spec = Spec(QueryName(name), plan, **{**given, **fields})
-        self.do("submit", spec, disk=DiskSettings(True), weights=weights, expected_bytes=None)
-
-
-def _hosts(text: str) -> Mapping[ProcessorId, tuple[SplitId, ...]]:
-    return query_from_json(text).split_hosts
+        given |= {"disk": DiskSettings(True), **fields}
+        self.do(queries.submit, QueryRecord(QueryName(name), plan, **given), weights)
 
 
 @cache

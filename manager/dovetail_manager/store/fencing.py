@@ -21,11 +21,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from dovetail_manager.moves.journal import Write
+from dovetail_manager.journal import Write
 from dovetail_manager.store.errors import BadWrite, Fenced, StaleWrite, StoreDamaged
 from dovetail_proto.ids import Epoch
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Of what both stores keep; a store of another version is refused."""
 
 KEY = re.compile(r"[a-z0-9_-]{1,64}(/[a-z0-9_-]{1,64}){0,3}")
@@ -52,7 +52,7 @@ KEEP_MAX = 100_000
 class Head:
     """What every transaction of a store reads first."""
 
-    epoch: int = 0  # of the manager in office; 0 before the first
+    epoch: int = 0  # of the manager that leads; 0 before the first
     claim: str = ""  # random id of the claim that put it there
     holder: str = ""  # who it says it is; for people
     revision: int = 0  # of the last write
@@ -66,10 +66,10 @@ def claimed(head: Head, claim: str, holder: str) -> Head:
     return replace(head, epoch=head.epoch + 1, claim=claim, holder=holder)
 
 
-def check_office(head: Head, claim: str, epoch: Epoch) -> None:
-    """Raise Fenced unless the manager of `epoch` that made `claim` is in office."""
+def check_leader(head: Head, claim: str, epoch: Epoch) -> None:
+    """Raise Fenced unless the manager of `epoch` that made `claim` leads."""
     if not claim:
-        raise Fenced("this manager holds no office", remedy="claim it before writing")
+        raise Fenced("this manager does not lead", remedy="claim the lead before writing")
     if head.epoch < epoch:
         raise StoreDamaged(
             f"the store has gone back to epoch {head.epoch}, this manager holds epoch {epoch}",
@@ -85,7 +85,7 @@ def check_office(head: Head, claim: str, epoch: Epoch) -> None:
 
 def to_be_done(head: Head, claim: str, w: Write) -> bool:
     """Whether `w` comes next; False if it is done already. Fenced or StaleWrite if neither."""
-    check_office(head, claim, w.epoch)
+    check_leader(head, claim, w.epoch)
     if w.revision == head.revision and write_id(w) == head.write_id:
         return False
     if w.revision != head.revision + 1:

@@ -1,7 +1,7 @@
 """What goes into the store's histories: ended moves and adaptation decisions, as people read them.
 
 A move's entry in the store is deleted when its record is in the history: between the two it is in
-both, and a successor that finds an ended move records it again under the same number. A decision to
+both, and a manager that finds an ended move records it again under the same number. A decision to
 do nothing that repeats is one record; its count is written at most every `REPEATS_S`.
 """
 
@@ -9,36 +9,23 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 
 from dovetail_manager.adaptation.admission import Record
 from dovetail_manager.adaptation.snapshot import MoveState, Nothing, PushState
+from dovetail_manager.effects import AppendHistory
 from dovetail_manager.moves.protocol import Move
-from dovetail_manager.queries import Query
 from dovetail_proto.admin import AdaptationRecord, MoveStatus
 from dovetail_proto.errors import ConfigError
-from dovetail_proto.ids import Epoch, MoveId, QueryName
-
-KEEP = 1000
-"""Records of one history: a day of moves at the default interval is half of it."""
+from dovetail_proto.ids import Epoch, QueryName
 
 REPEATS_S = 30.0
 """A count that grows once a second is not worth a write of its own each time."""
 
 NUMBERS_PER_EPOCH = 10**8
 """Ids of moves have eight digits; with epochs below 2**26 numbers stay exact in Redis."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chronicle:
-    """Put `records` into a history; then report `move`, if there is one."""
-
-    history: str
-    records: Mapping[int, str]
-    keep: int = KEEP
-    move: MoveId | None = None
 
 
 def moves_history(query: QueryName) -> str:
@@ -51,12 +38,18 @@ def adaptations_history(query: QueryName) -> str:
     return f"adaptations/{query}"
 
 
-def move_ended(move: Move) -> Chronicle:
+def emptied(query: QueryName) -> list[AppendHistory]:
+    """The query is dropped: so are its histories."""
+    histories = (moves_history(query), adaptations_history(query))
+    return [AppendHistory(history, {}, keep=0) for history in histories]
+
+
+def move_ended(move: Move) -> AppendHistory:
     """The record of an ended move."""
     epoch, number = map(int, move.id.split("-"))
     text = json.dumps(asdict(move_status(move)))
     records = {epoch * NUMBERS_PER_EPOCH + number: text}
-    return Chronicle(moves_history(move.query), records, move=move.id)
+    return AppendHistory(moves_history(move.query), records, move=move.id)
 
 
 def move_status(move: Move) -> MoveStatus:
@@ -74,6 +67,11 @@ def move_status(move: Move) -> MoveStatus:
         started_s=move.started_s,
         ended_s=move.ended_s,
     )
+
+
+def decision_number(epoch: Epoch, record: Record) -> int:
+    """A decision's number in the history."""
+    return epoch * NUMBERS_PER_EPOCH + record.number
 
 
 def decision_status(record: Record) -> AdaptationRecord:
@@ -115,7 +113,7 @@ def decision_from_record(text: str) -> AdaptationRecord:
 
 
 @dataclass(slots=True)
-class _Saved:
+class SavedDecisions:
     """How far a query's decisions are in the history."""
 
     number: int = 0  # of the newest record there
@@ -123,39 +121,25 @@ class _Saved:
     """Of records that may be repeated yet, by their numbers: their counts there."""
     at_s: float = float("-inf")  # when it was put there
 
-
-class Decisions:
-    """Follows the decisions about all queries into their histories."""
-
-    def __init__(self, epoch: Epoch) -> None:
-        self._epoch = epoch
-        self._saved: dict[QueryName, _Saved] = {}
-
-    def number(self, record: Record) -> int:
-        """A record's number in the history."""
-        return self._epoch * NUMBERS_PER_EPOCH + record.number
-
-    def unsaved(self, query: Query, now_s: float) -> tuple[list[Record], Chronicle | None]:
-        """Decisions made since the last time, and what to write, if anything."""
-        saved = self._saved.setdefault(query.name, _Saved())
-        history = query.admission.history
-        if not history:
-            return [], None
-        idle = list(takewhile(lambda r: isinstance(r.decision, Nothing), reversed(history)))
+    def unsaved(self, decisions: Sequence[Record], now_s: float) -> list[Record]:
+        """Decisions that are new or have another count, now to be saved."""
+        if not decisions:
+            return []
+        idle = takewhile(lambda r: isinstance(r.decision, Nothing), reversed(decisions))
         counts = {r.number: r.repeated for r in idle}
-        known = history[-1].number == saved.number
-        if known and (counts == saved.counts or now_s < saved.at_s + REPEATS_S):
-            return [], None
+        seen = decisions[-1].number == self.number
+        if seen and (counts == self.counts or now_s < self.at_s + REPEATS_S):
+            return []
         fresh = [
             r
-            for r in history
-            if r.number > saved.number or saved.counts.get(r.number, r.repeated) != r.repeated
+            for r in decisions
+            if r.number > self.number or self.counts.get(r.number, r.repeated) != r.repeated
         ]
-        made = [r for r in fresh if r.number > saved.number]
-        self._saved[query.name] = _Saved(history[-1].number, counts, now_s)
-        texts = {self.number(r): json.dumps(asdict(decision_status(r))) for r in fresh}
-        return made, Chronicle(adaptations_history(query.name), texts)
+        self.number, self.counts, self.at_s = decisions[-1].number, counts, now_s
+        return fresh
 
-    def forget(self, query: QueryName) -> None:
-        """The query is dropped."""
-        self._saved.pop(query, None)
+
+def decisions_made(epoch: Epoch, query: QueryName, fresh: Sequence[Record]) -> AppendHistory:
+    """The records of decisions."""
+    texts = {decision_number(epoch, r): json.dumps(asdict(decision_status(r))) for r in fresh}
+    return AppendHistory(adaptations_history(query), texts)

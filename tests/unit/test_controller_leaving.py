@@ -6,6 +6,8 @@ from functools import partial
 
 import pytest
 
+from dovetail_manager import members, queries, streams
+from dovetail_manager.adaptation import rounds
 from dovetail_manager.admin.status import query_status
 from dovetail_proto.assignment import Phase
 from dovetail_proto.errors import Domain, Refusal
@@ -22,32 +24,32 @@ from dovetail_proto.messages import (
     Stage,
     StreamLoad,
 )
-from kit.governed import SCHEMA, Governed, report
+from kit.manager import SCHEMA, Manager, report
 
 Q = QueryName("q")
 
 
 def test_what_a_leaver_did_stays_in_the_sums() -> None:
     """Its last report is written down in the transaction that lets it go."""
-    manager = Governed()
+    manager = Manager()
     manager.join("a")
     manager.submit()
     manager.join("b")
     manager.beat("a", report(groups=4, results=3))
     manager.beat("b", report(groups=0, results=9, checksum=1, stage=Stage.CLOSED))
-    manager.do("leave", ProcessorId("b"))
-    manager.bequeath("b")
+    manager.do(members.ask_to_leave, ProcessorId("b"))
+    manager.hand_over("b")
     manager.pass_time(1.5)
-    successor = Governed(2, manager.entries)
-    [left] = successor.governor.instances(Q)
+    successor = Manager(2, manager.entries)
+    [left] = queries.reports(successor.state, successor.query())
     assert (left.processor, left.load.results) == ("b", 9)
-    assert [h.kind for h in manager.happened[-2:]] == ["processor-leaving", "processor-left"]
+    assert [h.kind for h in manager.events[-2:]] == ["processor-leaving", "processor-left"]
 
 
 @pytest.mark.parametrize("results", [9, 0])
 def test_who_leaves_and_comes_back_for_ever_is_kept_as_a_few_sums(results: int) -> None:
     """The query's record does not grow with every return, and nothing of the sums is lost."""
-    manager = Governed()
+    manager = Manager()
     manager.join("a")
     manager.submit()
     manager.beat("a", report(groups=4, results=3))
@@ -56,64 +58,63 @@ def test_who_leaves_and_comes_back_for_ever_is_kept_as_a_few_sums(results: int) 
         closed = report(groups=0, results=results, checksum=1, produced=5, stage=Stage.CLOSED)
         manager.beat("a", report(groups=4, results=3))
         manager.beat("b", closed, incarnation=incarnation)
-        manager.do("leave", ProcessorId("b"))
-        manager.bequeath("b", incarnation)
+        manager.do(members.ask_to_leave, ProcessorId("b"))
+        manager.hand_over("b", incarnation)
         manager.pass_time(1.5)
-    found = Governed(2, manager.entries).governor.catalog.spec(Q)
-    assert len(found.instances) <= 5
-    assert sum(i.load.results for i in found.instances) == 12 * results
-    assert sum(i.load.produced for i in found.instances) == 12 * 5
+    found = Manager(2, manager.entries).query().record
+    assert len(found.reports) <= 5
+    assert sum(i.load.results for i in found.reports) == 12 * results
+    assert sum(i.load.produced for i in found.reports) == 12 * 5
     assert len(found.kept) == (12 if results else 0)
-    assert not any(found.writes(i) for i in found.instances if i.load.results)
+    assert not any(found.writes(i) for i in found.reports if i.load.results)
 
 
 def test_who_leaves_without_an_answer_leaves_no_order_behind() -> None:
     """It owned nothing any more, and had closed, when the order came."""
-    manager = Governed()
+    manager = Manager()
     manager.join("a", "b")
-    manager.submit(policy="active-disk")
+    manager.submit(policy="active-disk", expected_bytes=10_000)
     manager.join("c")
-    query = manager.governor.steering.queries[Q]
-    query.expected_bytes = 10_000
+    query = manager.query()
     for produced in (0, 1000):  # c's reports are of before its groups moved away
         manager.beat("c", report(held_bytes=800), used=900)
         for name in ("a", "b"):
             manager.beat(name, report(held_bytes=800, produced=produced), used=900)
         manager.pass_time(1.0)
     assert query.orders.keys() == {"c"}
-    manager.do("leave", ProcessorId("c"))
+    manager.do(members.ask_to_leave, ProcessorId("c"))
     manager.beat("c", report(groups=0, stage=Stage.CLOSED))
     manager.pass_time(1.0)
-    manager.bequeath("c")
+    manager.hand_over("c")
     manager.pass_time(2.0)
-    assert manager.happened[-1].kind == "processor-left"
+    assert manager.events[-1].kind == "processor-left"
     assert (query.orders, query.admission.ordered) == ({}, {})
 
 
 def test_a_leaver_is_let_go_when_it_has_closed_what_it_had() -> None:
     """A report from before its last group left, or before it closed, would miss results."""
-    manager = Governed()
+    manager = Manager()
     manager.join("a")
     manager.submit()
     manager.join("b")
     manager.beat("a", report(groups=4))
     manager.beat("b", report(groups=1))
-    manager.do("leave", ProcessorId("b"))
+    manager.do(members.ask_to_leave, ProcessorId("b"))
     manager.pass_time(2.0)
     manager.beat("b", report(groups=0))
     manager.pass_time(1.0)
-    assert manager.happened[-1].kind == "processor-leaving"
+    assert manager.events[-1].kind == "processor-leaving"
     manager.beat("b", report(groups=0, stage=Stage.CLOSED))
     manager.pass_time(1.0)
-    assert manager.happened[-1].kind == "processor-leaving", "its results are not kept yet"
-    manager.bequeath("b")
+    assert manager.events[-1].kind == "processor-leaving", "its results are not kept yet"
+    manager.hand_over("b")
     manager.pass_time(1.0)
-    assert manager.happened[-1].kind == "processor-left"
+    assert manager.events[-1].kind == "processor-left"
 
 
 def test_the_logs_of_leavers_are_where_the_last_heir_has_them() -> None:
     """Through comings and goings, a death, and a successor of the manager."""
-    manager = Governed()
+    manager = Manager()
     manager.join("a")
     manager.submit()
     manager.join("b", "c")
@@ -121,13 +122,13 @@ def test_the_logs_of_leavers_are_where_the_last_heir_has_them() -> None:
     def leaves(name: str, incarnation: int = 1) -> None:
         closed = report(groups=0, results=9, stage=Stage.CLOSED)
         manager.beat(name, closed, incarnation=incarnation)
-        manager.do("leave", ProcessorId(name))
-        manager.bequeath(name, incarnation)
+        manager.do(members.ask_to_leave, ProcessorId(name))
+        manager.hand_over(name, incarnation)
         manager.pass_time(1.0)
-        assert manager.happened[-1].kind == "processor-left"
+        assert manager.events[-1].kind == "processor-left"
 
-    def logs(of: Governed) -> dict[str, str]:
-        return {log.name: log.processor for log in query_status(of.governor, "q").logs}
+    def logs(of: Manager) -> dict[str, str]:
+        return {log.name: log.processor for log in query_status(of.state, "q").logs}
 
     manager.beat("a", report(groups=4))
     leaves("c")
@@ -142,27 +143,27 @@ def test_the_logs_of_leavers_are_where_the_last_heir_has_them() -> None:
     leaves("b")
     expected = {"a": "a", "b": "a", "c": "a", "c.2": "a"}
     assert logs(manager) == expected
-    assert logs(Governed(2, manager.entries)) == expected, "also before anyone has reported"
+    assert logs(Manager(2, manager.entries)) == expected, "also before anyone has reported"
 
 
 def test_the_log_of_one_that_died_before_it_reported_is_missing_not_empty() -> None:
     """A new manager has not heard of the results there yet; half an answer is no answer."""
-    manager = Governed()
+    manager = Manager()
     manager.join("a", "b")
     manager.submit()
     manager.beat("a", report(groups=2, results=3))
-    successor = Governed(2, manager.entries)
+    successor = Manager(2, manager.entries)
     for _ in range(20):  # "b" is silent
         successor.beat("a", report(groups=2, results=3))
         successor.pass_time(1.0)
-    query = query_status(successor.governor, "q")
+    query = query_status(successor.state, "q")
     assert query.state == "failed"
     assert {log.name: log.address for log in query.logs} == {"a": "a:1", "b": ""}
 
 
 def test_a_leaver_that_found_nothing_or_writes_no_log_leaves_none() -> None:
     """There is nothing to be read."""
-    manager = Governed()
+    manager = Manager()
     manager.join("a")
     manager.submit()
     manager.submit("counted", counting=True)
@@ -170,25 +171,25 @@ def test_a_leaver_that_found_nothing_or_writes_no_log_leaves_none() -> None:
     manager.join("b")
     names = ("q", "counted", "filed")
     manager.beat("b", *(report(n, groups=0, stage=Stage.CLOSED) for n in names))
-    manager.do("leave", ProcessorId("b"))
+    manager.do(members.ask_to_leave, ProcessorId("b"))
     told = manager.assigned("b")
     assert told is not None
     assert told.leaving is not None
     assert list(told.leaving.runs) == ["q"]
-    manager.bequeath("b")
+    manager.hand_over("b")
     manager.pass_time(1.0)
-    assert manager.happened[-1].kind == "processor-left"
-    found = [[log.name for log in query_status(manager.governor, n).logs] for n in names]
+    assert manager.events[-1].kind == "processor-left"
+    found = [[log.name for log in query_status(manager.state, n).logs] for n in names]
     assert found == [["a"], [], []]
 
 
 @pytest.mark.parametrize("policy", ["lazy-disk", "distributed"])
 def test_a_leaver_whose_groups_find_no_room_pushes_them_first(policy: str) -> None:
     """If its query's policy uses the disk at all, and when halves were tried."""
-    manager = Governed()
+    manager = Manager()
     manager.join("a", "b")
     manager.submit(policy=policy)
-    query = manager.governor.steering.queries[Q]
+    query = manager.query()
     leave(manager)
     tried: list[int] = []
     for _ in range(6):
@@ -208,13 +209,13 @@ def test_a_leaver_whose_groups_find_no_room_pushes_them_first(policy: str) -> No
 
 def test_a_leaver_pushes_nothing_for_any_other_failure() -> None:
     """Whatever was rolled back before it left, or fails for another reason than want of room."""
-    manager = Governed()
+    manager = Manager()
     manager.join("a", "b")
     manager.submit(policy="lazy-disk")
     for name in ("a", "b"):
         manager.beat(name, HELD())
     for _ in range(3):
-        manager.do("move", Q, (GroupId(0),), ProcessorId("b"))
+        manager.do(rounds.move, Q, (GroupId(0),), ProcessorId("b"))
         assert refused_moves(manager, Domain.MEMORY) == [1]
     leave(manager)
     tried = [n for _ in range(5) for n in refused_moves(manager, Domain.STEP)]
@@ -225,12 +226,12 @@ def test_a_leaver_pushes_nothing_for_any_other_failure() -> None:
 
 def test_who_ends_is_kept_by_no_pinned_group() -> None:
     """Nor can somebody else, or a former incarnation, say that it ends."""
-    manager = Governed()
+    manager = Manager()
     manager.join("a", "b")
     manager.submit()
-    query = manager.governor.steering.queries[Q]
-    manager.do("pin", Q, (GroupId(0), GroupId(1)), True)
-    owners = {query.coordinator.map_tail.owner(g) for g in query.pinned}
+    query = manager.query()
+    manager.do(rounds.pin, Q, (GroupId(0), GroupId(1)), True)
+    owners = {query.placement.next_map.owner(g) for g in query.record.pinned}
     assert owners == {"a"}
     before = dict(manager.entries)
     for source, forged in (("a", ends("a", incarnation=2)), ("b", ends("a"))):
@@ -238,17 +239,17 @@ def test_who_ends_is_kept_by_no_pinned_group() -> None:
             manager.hear(source, forged)
         assert manager.entries == before
     manager.hear("a", ends("a"))
-    assert not query.pinned
-    assert manager.governor.catalog.spec(Q).phase is Phase.RUNNING
+    assert not query.record.pinned
+    assert manager.query().record.phase is Phase.RUNNING
 
 
 @pytest.mark.parametrize("why", ["alone", "file", "paused", "no room"])
 def test_a_query_that_keeps_who_ends_is_closed_and_the_event_says_why(why: str) -> None:
     """Said again, or by another leaver, it is closed once."""
-    manager = Governed()
+    manager = Manager()
     manager.join("a", "b", *("c" if why == "paused" else ""))
     if why == "file":
-        manager.do("create_stream", StreamName("s"), SCHEMA, "/data/s.parquet")
+        manager.do(streams.create, StreamName("s"), SCHEMA, "/data/s.parquet")
     manager.submit(policy="distributed")
     leaver, told = "a", ""
     match why:
@@ -259,19 +260,19 @@ def test_a_query_that_keeps_who_ends_is_closed_and_the_event_says_why(why: str) 
             told = "the query reads stream 's' from a file there"
         case "paused":
             leaver, told = "c", "nothing of a paused query can move"
-            manager.do("set_phase", Q, Phase.PAUSED)
+            manager.do(queries.set_phase, Q, Phase.PAUSED)
         case "no room":
             told = "nobody has room for what the query holds there"
             leave(manager)
             tried: list[int] = []
             while len(tried) < 2:
                 manager.hear("a", ends("a"))
-                assert manager.governor.catalog.spec(Q).phase is Phase.RUNNING
+                assert manager.query().record.phase is Phase.RUNNING
                 tried += refused_moves(manager, Domain.MEMORY)
             assert tried == [2, 1]
     for _ in range(2):
         manager.hear(leaver, ends(leaver))
-    [closing] = [h for h in manager.happened if h.kind == "query-closing"]
+    [closing] = [h for h in manager.events if h.kind == "query-closing"]
     assert closing.text == f"processor {leaver!r} ends, and {told}"
 
 
@@ -283,23 +284,23 @@ def ends(name: str, incarnation: int = 1) -> Leave:
     return Leave(ProcessorId(name), incarnation, "", ends=True)
 
 
-def leave(manager: Governed) -> None:
+def leave(manager: Manager) -> None:
     """Have a leave, whose stream is handed over at once."""
     for name in ("a", "b"):
         manager.beat(name, HELD())
-    manager.do("leave", ProcessorId("a"))
+    manager.do(members.ask_to_leave, ProcessorId("a"))
     done = StreamLoad(StreamName("s"), 0, False, Handover(0, {}, {}).to_json())
     manager.beat("a", HELD(), streams=(done,))
     manager.beat("b", HELD())
 
 
-def refused_moves(manager: Governed, domain: Domain) -> list[int]:
+def refused_moves(manager: Manager, domain: Domain) -> list[int]:
     """Let a second pass, and have b refuse the moves that are open then: of how many groups."""
     manager.pass_time(1.0)
     for name in ("a", "b"):
         manager.beat(name, HELD())
     tried: list[int] = []
-    for move in list(manager.governor.steering.queries[Q].coordinator.moves.values()):
+    for move in list(manager.query().coordinator.moves.values()):
         ref = MoveRef(Q, Epoch(1), move.id, move.id)
         manager.hear("a", PartitionsToMove(ref, move.groups, (10,) * len(move.groups)))
         tried.append(len(move.groups))
@@ -309,7 +310,7 @@ def refused_moves(manager: Governed, domain: Domain) -> list[int]:
     return tried
 
 
-def pushes(manager: Governed) -> list[tuple[str, PushPartitions]]:
+def pushes(manager: Manager) -> list[tuple[str, PushPartitions]]:
     """Orders to push, to whom."""
     sent = [(s.to, s.message) for s in manager.sent]
     return list({to: m for to, m in sent if isinstance(m, PushPartitions)}.items())

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from dovetail_manager.catalog import End
+from dovetail_manager import members, queries
+from dovetail_manager.adaptation import rounds
+from dovetail_manager.records import End
 from dovetail_proto.assignment import Phase
 from dovetail_proto.errors import DovetailError
 from dovetail_proto.ids import GroupId, ProcessorId, QueryName
@@ -36,7 +38,7 @@ from dovetail_proto.messages import (
     Stage,
     StopQuery,
 )
-from kit.governed import Governed, report
+from kit.manager import Manager, report
 
 NAMES = ("a", "b", "c")
 QUERIES = (QueryName("q"), QueryName("r"))
@@ -48,7 +50,7 @@ class Story:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.manager = Governed()
+        self.manager = Manager()
         self.manager.held = True
         self.epoch = 1
         self.read = 0  # messages of this manager that were looked at
@@ -69,8 +71,8 @@ class Story:
         """Everyone answers: queries end and are dropped."""
         for _ in range(60):
             for query in QUERIES:
-                self.ask("set_phase", query, Phase.CLOSING)
-                self.ask("drop", query)
+                self.ask(queries.set_phase, query, Phase.CLOSING)
+                self.ask(queries.drop, query)
             for name in NAMES:
                 self.beat(name, honest=True)
             self.manager.write_all()
@@ -88,7 +90,7 @@ class Story:
         try:
             self.manager.join(name, incarnation=self.incarnation[name])
         except DovetailError:  # this incarnation was declared dead
-            self.manager.governor.check()
+            self.manager.controller.check()
 
     def beat(self, name: str = "", honest: bool = False) -> None:
         """A processor reports what it was told to run; sometimes it cannot go on."""
@@ -124,23 +126,23 @@ class Story:
         groups = [GroupId(g) for g in sorted(self.random.sample(range(5), 2))]
         verb, words = self.random.choice(
             (
-                ("submit", ()),
-                ("submit", ()),
-                ("set_phase", (query, self.random.choice(list(Phase)))),
-                ("drop", (query,)),
-                ("move", (query, groups[:1], ProcessorId(name))),
-                ("pin", (query, groups, self.random.random() < 0.5)),
-                ("set_policy", (query, self.random.choice(POLICIES))),
-                ("leave", (ProcessorId(name),)),
-                ("rebalance", (query,)),
+                (queries.submit, ()),
+                (queries.submit, ()),
+                (queries.set_phase, (query, self.random.choice(list(Phase)))),
+                (queries.drop, (query,)),
+                (rounds.move, (query, groups[:1], ProcessorId(name))),
+                (rounds.pin, (query, groups, self.random.random() < 0.5)),
+                (queries.set_policy, (query, self.random.choice(POLICIES))),
+                (members.ask_to_leave, (ProcessorId(name),)),
+                (rounds.rebalance, (query,)),
             )
         )
-        if verb == "submit":
+        if verb is queries.submit:
             try:
                 self.manager.submit(query)
             except DovetailError:
-                self.manager.governor.check()
-        elif verb == "rebalance":
+                self.manager.controller.check()
+        elif verb is rounds.rebalance:
             self.ask(verb, *words, dry_run=self.random.random() < 0.5)
         else:
             self.ask(verb, *words)
@@ -150,7 +152,7 @@ class Story:
         try:
             self.manager.do(verb, *words, **fields)
         except DovetailError:
-            self.manager.governor.check()
+            self.manager.controller.check()
 
     def time(self) -> None:
         """Some seconds pass."""
@@ -172,7 +174,7 @@ class Story:
                 if value is not None:
                     entries[key] = value
         self.epoch += 1
-        self.manager = Governed(self.epoch, entries)
+        self.manager = Manager(self.epoch, entries)
         self.manager.held, self.read = True, 0
 
     def listen(self) -> None:
@@ -185,7 +187,7 @@ class Story:
                 try:
                     self.manager.hear(sent.to, answer)
                 except DovetailError:
-                    self.manager.governor.check()
+                    self.manager.controller.check()
         for name in NAMES:
             self._carry_out(name)
 
@@ -194,8 +196,8 @@ class Story:
         if seen is None or seen.version <= self.assigned[name]:
             return
         now = {q.run: q.phase for q in seen.queries}
-        specs = self.manager.governor.catalog.specs.durable.values()
-        going_on = {s.run for s in specs if s.end is End.NOT_YET}
+        durable = [q.durable for q in self.manager.state.queries.values() if q.durable]
+        going_on = {record.run for record in durable if record.end is End.NOT_YET}
         for run, phase in self.told[name].items():
             if run not in now:
                 assert run not in going_on, f"{run} goes on but {name} was told to drop it"
@@ -210,7 +212,7 @@ class Story:
             case PushPartitions(query, epoch, order, size_bytes):
                 return Pushed(query, epoch, order, size_bytes)
             case ComputePartitionsToMove(ref, _, groups, exclude):
-                known = self.manager.governor.steering.queries[ref.query].coordinator.map
+                known = self.manager.query(ref.query).placement.map
                 owned = [GroupId(int(g)) for g in known.groups_of(to)]
                 chosen = groups or tuple(g for g in owned if g not in exclude)[:1]
                 return PartitionsToMove(ref, chosen, tuple(10 for _ in chosen))
@@ -223,7 +225,7 @@ class Story:
                     try:
                         self.manager.hear(receiver, Received(ref, chunk, 10))
                     except DovetailError:
-                        self.manager.governor.check()
+                        self.manager.controller.check()
             case ReactivatePartitions(ref, chunk, _, _, patch):
                 return Reactivated(ref, chunk, patch.to_version)
             case FinishMove(ref):

@@ -1,4 +1,4 @@
-"""The manager's machine on a real store: moves commit, managers die, successors resume.
+"""The controller on a real store: moves commit, managers die, successors resume.
 
 The simulator runs whole clusters with faults. Here its managers write to a real store, and the
 simulator's own store, a dict, says of every write what the answer and the entries must be.
@@ -11,21 +11,29 @@ from collections.abc import Callable
 
 import pytest
 
-from dovetail_manager.moves.journal import Write, map_key
-from dovetail_manager.steering import Output, Steering, SteeringSettings
+from dovetail_manager import queries, streams
+from dovetail_manager.adaptation import rounds
+from dovetail_manager.controller import Controller
+from dovetail_manager.effects import Effect
+from dovetail_manager.journal import Write
+from dovetail_manager.moves.records import map_key
+from dovetail_manager.records import QueryRecord
+from dovetail_manager.state import ControllerSettings, State
 from dovetail_manager.store import Store, open_store
 from dovetail_manager.store.errors import Fenced, StaleWrite
 from dovetail_proto.assignment import DiskSettings
-from dovetail_proto.ids import Epoch, GroupId, ProcessorId, QueryName, SplitId
+from dovetail_proto.ids import Epoch, GroupId, ProcessorId, QueryName, StreamName
 from dovetail_proto.messages import Join
 from dovetail_proto.partition_map import map_from_json
 from kit import sim_run
+from kit.manager import SCHEMA, SQL, planned
 from kit.sim_manager import SimStore
 from kit.sim_world import Violation
 
 Opened = Callable[[], Store]
 Q = QueryName("q")
-SEEDS = 16  # enough for managers that die at a write, two at once, lost writes and answers
+SEEDS = range(98, 120)
+"""With managers that die at a write, two at once, lost writes and answers, moves that half end."""
 A, B = ProcessorId("a"), ProcessorId("b")
 
 
@@ -38,18 +46,18 @@ class CheckedStore(SimStore):
         self.handles: dict[int, Store] = {}  # by epoch: each manager has its own
         self.answers: Counter[str] = Counter()
 
-    def acquire(self) -> tuple[Epoch, int, dict[str, str]]:
+    def claim(self) -> tuple[Epoch, int, dict[str, str]]:
         """A new manager claims both; the first one finds what the scenario begins with."""
         handle = open_store(self.address)
-        office = handle.claim("simulated")
-        if office.epoch == 1:
-            handle.write(Write(office.epoch, 1, self.entries))
+        lead = handle.claim("simulated")
+        if lead.epoch == 1:
+            handle.write(Write(lead.epoch, 1, self.entries))
             self.revision = 1
-            office = office._replace(revision=1, entries=handle.entries())
-        epoch, revision, entries = super().acquire()
+            lead = lead._replace(revision=1, entries=handle.entries())
+        epoch, revision, entries = super().claim()
         self.handles[epoch] = handle
-        same("office", office, (epoch, revision, entries))
-        return office.epoch, office.revision, dict(office.entries)
+        same("claim", lead, (epoch, revision, entries))
+        return lead.epoch, lead.revision, dict(lead.entries)
 
     def write(self, w: Write) -> str:
         """One write to both; they must give the same answer."""
@@ -84,7 +92,7 @@ def test_simulated_clusters_run_on_a_real_store(
     answers: Counter[str] = Counter()
     outcomes: Counter[str] = Counter()
     managers: list[int] = []
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         checked = CheckedStore(new_address())
         monkeypatch.setattr(sim_run, "SimStore", lambda checked=checked: checked)
         try:
@@ -99,49 +107,49 @@ def test_simulated_clusters_run_on_a_real_store(
     assert max(managers) > 2
 
 
-def carry_out(store: Store, steering: Steering, outputs: list[Output]) -> list[Output]:
-    """Write what is to be written, until nothing is; returns the rest."""
-    rest: list[Output] = []
-    todo = deque(outputs)
+def carry_out(store: Store, controller: Controller, effects: list[Effect]) -> None:
+    """Write what is to be written, until nothing is."""
+    todo = deque(effects)
     while todo:
-        output = todo.popleft()
-        if isinstance(output, Write):
-            store.write(output)
-            todo.extend(steering.confirmed(output.revision, 0.0))
-        else:
-            rest.append(output)
-    return rest
+        effect = todo.popleft()
+        if isinstance(effect, Write):
+            store.write(effect)
+            todo.extend(controller.confirmed(effect.revision, 0.0))
+
+
+def do(store: Store, controller: Controller, verb: Callable[[State], object]) -> None:
+    """What an operator asks for, written down."""
+    carry_out(store, controller, controller.do(verb, 0.0)[1])
 
 
 def test_a_restarted_manager_resumes_from_the_store(opened: Opened) -> None:
     """Members, query, map and the open move are there; the former manager is fenced."""
-    settings = SteeringSettings(version="1")
+    settings = ControllerSettings(version="1")
     first = opened()
-    steering, outputs = Steering.resume(*first.claim("first"), settings, 0.0)
+    controller, effects = Controller.resume(*first.claim("first"), settings, 0.0)
+    carry_out(first, controller, effects)
     for processor in (A, B):
-        outputs += steering.handle(processor, Join(processor, 1, "1", 100), 0.0)
-    hosts = {A: (SplitId("q/0"),), B: (SplitId("q/1"),)}
-    outputs += steering.submit(
-        Q,
-        partitions=6,
-        split_hosts=hosts,
-        policy_name="lazy-disk",
-        disk=DiskSettings(True),
-        now_s=0.0,
-    )
-    carry_out(first, steering, outputs)
-    known = steering.queries[Q].coordinator.map
+        joined = controller.handle(processor, Join(processor, 1, "1", 100), 0.0)
+        carry_out(first, controller, joined)
+    for name in ("s", "t"):
+        do(first, controller, lambda s, n=name: streams.create(s, StreamName(n), SCHEMA, None))  # type: ignore[misc]
+    disk = DiskSettings(True)
+    record = QueryRecord(Q, planned("q", SQL), "lazy-disk", 0.0, disk, spill="/spill")
+    do(first, controller, lambda s: queries.submit(s, record))
+    known = controller.state.query(Q).placement.map
     groups = [GroupId(int(g)) for g in known.groups_of(A)]
-    carry_out(first, steering, steering.move(Q, groups, B, now_s=0.0))
-    [move] = steering.queries[Q].coordinator.moves
+    do(first, controller, lambda s: rounds.move(s, Q, groups, B))
+    [move] = controller.state.query(Q).coordinator.moves
 
     second = opened()
-    office = second.claim("second")
-    successor, outputs = Steering.resume(*office, settings, 0.0)
-    assert [m.processor for m in successor.membership.alive()] == [A, B]
-    assert successor.queries[Q].coordinator.map == known
-    assert map_from_json(office.entries[map_key(Q)]) == known
-    assert move in successor.queries[Q].coordinator.moves
-    carry_out(second, successor, outputs)
+    lead = second.claim("second")
+    successor, effects = Controller.resume(*lead, settings, 0.0)
+    assert [m.processor for m in successor.state.membership.alive()] == [A, B]
+    resumed = successor.state.query(Q)
+    assert resumed.record == controller.state.query(Q).record
+    assert resumed.placement.map == known
+    assert map_from_json(lead.entries[map_key(Q)]) == known
+    assert move in resumed.coordinator.moves
+    carry_out(second, successor, effects)
     with pytest.raises(Fenced, match="replaced by 'second'"):
-        carry_out(first, steering, steering.set_policy(Q, "none", now_s=0.0))
+        do(first, controller, lambda s: queries.set_policy(s, Q, "none"))
