@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 from dovetail_manager.adaptation.policies import policy
 from dovetail_manager.membership import MemberState
 from dovetail_manager.records import End, QueryRecord
+from dovetail_manager.refusals import wrong_state
 from dovetail_proto.assignment import Assignment, DroppedRun, Leaving, Phase, QueryTask, StreamTask
-from dovetail_proto.errors import Domain, Refusal
+from dovetail_proto.errors import Domain
 from dovetail_proto.ids import Epoch, ProcessorId, QueryName
 from dovetail_proto.messages import Assign
 from dovetail_proto.wire.control import ENVELOPE_BYTES_MAX
@@ -128,12 +129,11 @@ def check_size(state: State, added_bytes: int, told: Iterable[ProcessorId]) -> N
     for processor in told:
         size_bytes = len(assignment_of(state, processor).to_json()) + added_bytes
         if size_bytes > ASSIGNMENT_BYTES_MAX:
-            raise Refusal(
+            raise wrong_state(
                 Domain.MESSAGE,
                 f"all that processor {processor!r} is to run would take {size_bytes:,} bytes "
                 f"to tell it, and a message takes {ASSIGNMENT_BYTES_MAX:,}",
-                remedy="drop queries and streams that have ended, or use fewer columns",
-                reason="state",
+                "drop queries and streams that have ended, or use fewer columns",
             )
 
 

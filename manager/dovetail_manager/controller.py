@@ -89,7 +89,7 @@ class Controller:
         for move in found:
             known = state.queries.get(move.query)
             if known is None:
-                state.write(moves.MoveForgotten(move.id))
+                moves.forget(state, move.id)
             elif move.outcome is not None:
                 moves.ended(state, known, move)
             elif known.record.end:

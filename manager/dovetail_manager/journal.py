@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from dovetail_proto.ids import Epoch
 
@@ -41,15 +41,14 @@ class Write:
     puts: Puts
 
 
-class Entry(Protocol):
-    """One kind of write: what it puts, and what is done and told when that is durable."""
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A write: what it puts; each kind says what is done and told when that is durable."""
 
-    @property
-    def puts(self) -> Puts:
-        """Written in one transaction."""
+    puts: Puts
 
     def durable(self, state: State) -> None:
-        """The store has it."""
+        """The store has it. Nothing follows, if a kind does not say so."""
 
 
 class Journal:

@@ -27,6 +27,7 @@ from dovetail_manager.controller import Controller
 from dovetail_manager.effects import AppendHistory, Effect, LogEvent, Send, StepDown
 from dovetail_manager.event_log import EventLog
 from dovetail_manager.journal import Write
+from dovetail_manager.refusals import busy
 from dovetail_manager.state import ControllerSettings, State
 from dovetail_manager.store import Leadership, Store
 from dovetail_manager.store_writer import StoreWriter
@@ -342,10 +343,8 @@ class ControllerLoop:
 
 def _unheard(done: str, unaware: Sequence[ProcessorId]) -> Refusal:
     names = ", ".join(map(repr, unaware))
-    return Refusal(
-        Domain.BUSY,
+    return busy(
         f"{done}, but within {TOLD_S_MAX:g} s it was not heard of by processor {names}",
-        remedy="see the log there; it is told again until it knows, and a query may miss rows that "
+        "see the log there; it is told again until it knows, and a query may miss rows that "
         "are sent before",
-        reason="busy",
     )

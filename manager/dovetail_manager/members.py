@@ -7,16 +7,18 @@ in files yet. One that leaves is let go when others have all that was at it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dovetail_manager import queries, streams
 from dovetail_manager.adaptation import draining, rounds
-from dovetail_manager.journal import Puts
+from dovetail_manager.journal import Entry, Puts
 from dovetail_manager.membership import IN, Member, MemberState
 from dovetail_manager.moves.journal import carry_out
 from dovetail_manager.moves.records import map_key
 from dovetail_manager.query import Query, recorded
 from dovetail_manager.records import End, QueryRecord
+from dovetail_manager.refusals import unknown, wrong_state
 from dovetail_manager.reports import Report
 from dovetail_manager.state import State
 from dovetail_proto.assignment import Phase
@@ -34,23 +36,12 @@ EVENTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class MemberWritten:
+class MemberWritten(Entry):
     """A member has joined, leaves, has left or died; with what that means for queries."""
 
     member: Member  # as it was then
-    queries: tuple[tuple[Query, QueryRecord], ...] = ()  # those whose records change with it
-    maps: tuple[tuple[Query, PartitionMap], ...] = ()  # that forget it
-    forgotten: tuple[ProcessorId, ...] = ()  # members that are long gone
-
-    @property
-    def puts(self) -> Puts:
-        """All records and maps."""
-        return {
-            self.member.key: self.member.to_json(),
-            **{record.key: record.to_json() for _, record in self.queries},
-            **{map_key(query.name): known.to_json() for query, known in self.maps},
-            **{f"member/{processor}": None for processor in self.forgotten},
-        }
+    queries: tuple[tuple[Query, QueryRecord], ...]  # those whose records change with it
+    maps: tuple[tuple[Query, PartitionMap], ...]  # that forget it
 
     def durable(self, state: State) -> None:
         """Answer the member, tell processors and people."""
@@ -75,8 +66,8 @@ def joined(state: State, m: Join) -> None:
         if member.state is MemberState.DEAD:
             died(state, member)
         else:
-            forgotten = tuple(state.membership.forget(lambda p: _of_account(state, p)))
-            _write(state, member, forgotten=forgotten)
+            forgotten = state.membership.forget(lambda p: _of_account(state, p))
+            _write(state, member, also={f"member/{p}": None for p in forgotten})
             for query in state.queries.values():
                 query.placement.regain(member.processor)
     if not changed:
@@ -116,19 +107,17 @@ def leave(state: State, m: Leave) -> None:
         if query.record.end:
             continue
         if state.membership.staying() == [m.processor]:
-            raise Refusal(
+            raise wrong_state(
                 Domain.MEMBER,
                 f"processor {m.processor!r} runs query {query.name!r}, and nobody else is "
                 "there to go on with it",
-                remedy="start another processor, or close the query first",
-                reason="state",
+                "start another processor, or close the query first",
             )
         if pinned := query.pinned_at(m.processor):
-            raise Refusal(
+            raise wrong_state(
                 Domain.MEMBER,
                 f"group {pinned[0]} of query {query.name!r} is pinned to {m.processor!r}",
-                remedy="unpin it first",
-                reason="state",
+                "unpin it first",
             )
     for member in state.membership.leave(m, state.now_s):
         _write(state, member)
@@ -140,7 +129,7 @@ def ask_to_leave(state: State, processor: ProcessorId) -> None:
     """An operator wants a processor's groups and streams moved away, and it let go."""
     member = state.membership.members.get(processor)
     if member is None:
-        raise Refusal(Domain.MEMBER, f"processor {processor!r} is unknown", reason="unknown")
+        raise unknown(Domain.MEMBER, f"processor {processor!r} is unknown")
     if member.state is MemberState.ALIVE:
         streams.check_leave(state, processor)
     leave(state, Leave(processor, member.incarnation))
@@ -282,8 +271,8 @@ def _write(
     state: State,
     member: Member,
     before: dict[QueryName, QueryRecord] | None = None,
-    maps: list[tuple[Query, PartitionMap]] | None = None,
-    forgotten: tuple[ProcessorId, ...] = (),
+    maps: Sequence[tuple[Query, PartitionMap]] = (),
+    also: Puts | None = None,
 ) -> None:
     """Write a member down, with the queries whose records are not those of `before`."""
     state.membership.unwritten[member.processor] += 1
@@ -292,4 +281,10 @@ def _write(
         for q in state.queries.values()
         if before is not None and q.record != before[q.name]
     )
-    state.write(MemberWritten(replace(member), changed, tuple(maps or ()), forgotten))
+    puts = {
+        member.key: member.to_json(),
+        **{record.key: record.to_json() for _, record in changed},
+        **{map_key(query.name): known.to_json() for query, known in maps},
+        **(also or {}),
+    }
+    state.write(MemberWritten(puts, replace(member), changed, tuple(maps)))

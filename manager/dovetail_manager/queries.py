@@ -19,18 +19,19 @@ from dovetail_manager.adaptation.initial import distribute, place_splits
 from dovetail_manager.adaptation.policies import policy
 from dovetail_manager.assignments import check_size
 from dovetail_manager.history import emptied
-from dovetail_manager.journal import Puts
+from dovetail_manager.journal import Entry
 from dovetail_manager.membership import Member
 from dovetail_manager.moves.journal import carry_out
 from dovetail_manager.moves.records import map_key, move_key
 from dovetail_manager.query import CleanupProgress, Query, QueryWritten, put
 from dovetail_manager.records import CleanupRecord, End, QueryRecord
+from dovetail_manager.refusals import busy, exists, wrong_state
 from dovetail_manager.reports import Report
 from dovetail_manager.state import State
 from dovetail_proto.assignment import Phase
 from dovetail_proto.cluster_memory import smallest_limit
-from dovetail_proto.errors import ConfigError, Domain, Refusal
-from dovetail_proto.ids import MoveId, QueryName
+from dovetail_proto.errors import ConfigError, Domain
+from dovetail_proto.ids import QueryName
 from dovetail_proto.messages import Stage
 from dovetail_proto.partition_map import PartitionMap
 
@@ -42,22 +43,15 @@ PHASE_EVENTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class QueryDropped:
+class QueryDropped(Entry):
     """A query is forgotten."""
 
-    record: QueryRecord
-    moves: tuple[MoveId, ...]  # ended, and not in the history yet
-
-    @property
-    def puts(self) -> Puts:
-        """The deletion of all its entries."""
-        keys = (self.record.key, map_key(self.record.name), *map(move_key, self.moves))
-        return dict.fromkeys(keys)
+    name: QueryName
 
     def durable(self, state: State) -> None:
         """Its histories go too."""
-        state.log("query-dropped", query=self.record.name)
-        state.effects += emptied(self.record.name)
+        state.log("query-dropped", query=self.name)
+        state.effects += emptied(self.name)
 
 
 # What operators ask for ---------------------------------------------------------------------------
@@ -66,11 +60,10 @@ class QueryDropped:
 def submit(state: State, record: QueryRecord, weights: Sequence[float] | None = None) -> None:
     """Start a planned query on all members; its splits are where its streams are at home."""
     if record.name in state.queries:
-        raise Refusal(
+        raise exists(
             Domain.QUERY,
             f"query {record.name!r} exists already",
-            remedy="use another name, or drop it when it is closed or failed",
-            reason="exists",
+            "use another name, or drop it when it is closed or failed",
         )
     _refuse_without_place(record)
     staying = state.membership.staying()
@@ -78,11 +71,10 @@ def submit(state: State, record: QueryRecord, weights: Sequence[float] | None = 
         streams.refuse_over(state, stream, record.name)
         streams.refuse_moving(state, stream)
         if stream.home not in staying:
-            raise Refusal(
+            raise wrong_state(
                 Domain.STREAM,
                 f"stream {stream.name!r} is at home on {stream.home!r}, which is not alive",
-                remedy="start a processor",
-                reason="state",
+                "start a processor",
             )
     check_size(state, len(record.plan.to_json()), staying)
     homes = [state.stream(i.stream).home for i in record.plan.inputs]
@@ -92,7 +84,8 @@ def submit(state: State, record: QueryRecord, weights: Sequence[float] | None = 
     dealt = distribute(record.plan.partitions, staying, limits if weights is None else weights)
     first = PartitionMap.initial(record.name, dealt)
     query = state.add_query(record, first)
-    state.write(QueryWritten(query, record, "query-submitted", map=first))
+    puts = {map_key(record.name): first.to_json(), record.key: record.to_json()}
+    state.write(QueryWritten(puts, query, record, "query-submitted"))
 
 
 def set_phase(state: State, name: QueryName, phase: Phase, why: str = "") -> None:
@@ -102,7 +95,7 @@ def set_phase(state: State, name: QueryName, phase: Phase, why: str = "") -> Non
     if record.phase is phase and record.end is not End.FAILED:
         return
     if record.end or record.phase is Phase.CLOSING:
-        raise Refusal(Domain.QUERY, f"query {name!r} is {record.state}", reason="state")
+        raise wrong_state(Domain.QUERY, f"query {name!r} is {record.state}")
     if phase is Phase.PAUSED:
         streams.refuse_in_transit(state, record)
     put(state, query, replace(record, phase=phase), PHASE_EVENTS[phase], why)
@@ -124,25 +117,20 @@ def start_cleanup(state: State, name: QueryName, cleanup: CleanupRecord) -> None
     record = query.record
     if record.end is not End.CLOSED:
         how = f"has failed: {record.cause}" if record.cause else f"is {record.phase}"
-        raise Refusal(
+        raise wrong_state(
             Domain.QUERY,
             f"query {name!r} {how}; what it owes is not known",
-            remedy="submit it again" if record.cause else "close it first",
-            reason="state",
+            "submit it again" if record.cause else "close it first",
         )
     if record.discarded:
-        raise Refusal(
-            Domain.QUERY,
-            f"query {name!r} is being dropped with its state on disk",
-            remedy="drop it",
-            reason="state",
+        raise wrong_state(
+            Domain.QUERY, f"query {name!r} is being dropped with its state on disk", "drop it"
         )
     if record.cleaning:
-        raise Refusal(
+        raise wrong_state(
             Domain.QUERY,
             f"query {name!r} is being cleaned up already",
-            remedy="wait for that, or cancel it first: what it finished is kept",
-            reason="state",
+            "wait for that, or cancel it first: what it finished is kept",
         )
     query.cleanup_progress = CleanupProgress()
     put(state, query, replace(record, cleanup=cleanup), "cleanup-started", cleanup.master)
@@ -170,7 +158,8 @@ def drop(state: State, name: QueryName) -> None:
     query = _droppable(state, name)
     del state.queries[name]
     state.load.forget(name)
-    state.write(QueryDropped(query.record, tuple(query.ended_moves)))
+    keys = (query.record.key, map_key(name), *map(move_key, query.ended_moves))
+    state.write(QueryDropped(dict.fromkeys(keys), name))
 
 
 def going_on(state: State, name: QueryName) -> Query:
@@ -179,7 +168,7 @@ def going_on(state: State, name: QueryName) -> Query:
     record = query.record
     if record.end:
         why = f": {record.cause}" if record.cause else ""
-        raise Refusal(Domain.QUERY, f"query {name!r} is {record.end}{why}", reason="state")
+        raise wrong_state(Domain.QUERY, f"query {name!r} is {record.end}{why}")
     return query
 
 
@@ -187,29 +176,16 @@ def _droppable(state: State, name: QueryName) -> Query:
     query = state.query(name)
     record = query.record
     if not record.end:
-        raise Refusal(
-            Domain.QUERY,
-            f"query {name!r} is {record.phase}",
-            remedy="close it first",
-            reason="state",
-        )
+        raise wrong_state(Domain.QUERY, f"query {name!r} is {record.phase}", "close it first")
     if record.cleaning:
-        raise Refusal(
-            Domain.QUERY,
-            f"query {name!r} is being cleaned up",
-            remedy="wait for that, or cancel it first",
-            reason="state",
+        raise wrong_state(
+            Domain.QUERY, f"query {name!r} is being cleaned up", "wait for that, or cancel it first"
         )
     durable = query.durable
     finished = durable and durable.finished and durable.discarded == record.discarded
     version = query.unassigned_version or state.assignments.first
     if not finished or state.assignments.unaware(state, version):
-        raise Refusal(
-            Domain.BUSY,
-            f"query {name!r} has ended but a processor has not let go of it yet",
-            remedy="try again in a second",
-            reason="busy",
-        )
+        raise busy(f"query {name!r} has ended but a processor has not let go of it yet")
     return query
 
 
@@ -284,14 +260,13 @@ def _check_memory(state: State, record: QueryRecord) -> None:
         room = beat.room_bytes - sum(_needed(r, m, members) for r in unreported)
         needed = _needed(record, m, members)
         if needed > room:
-            raise Refusal(
+            raise wrong_state(
                 Domain.MEMORY,
                 f"query {record.name!r} needs at least {needed:,} bytes of memory on processor "
                 f"{m.processor!r} for {record.plan.partitions} partitions of "
                 f"{len(record.plan.inputs)} inputs, and {max(0, room):,} of its "
                 f"{m.memory_limit_bytes:,} are left beside other queries",
-                remedy="use fewer partitions, close another query, or give processors more memory",
-                reason="state",
+                "use fewer partitions, close another query, or give processors more memory",
             )
 
 

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 
 from dovetail_manager.adaptation.admission import Admission
 from dovetail_manager.history import SavedDecisions
-from dovetail_manager.journal import Puts
+from dovetail_manager.journal import Entry
 from dovetail_manager.moves.coordinator import Coordinator
 from dovetail_manager.moves.placement import Placement
 from dovetail_manager.moves.protocol import Move
-from dovetail_manager.moves.records import map_key
 from dovetail_manager.records import End, QueryRecord
 from dovetail_proto.ids import GroupId, MoveId, ProcessorId, QueryName
 from dovetail_proto.messages import PushPartitions, StopQuery
-from dovetail_proto.partition_map import PartitionMap
 
 if TYPE_CHECKING:
     from dovetail_manager.state import State
@@ -87,20 +85,13 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class QueryWritten:
+class QueryWritten(Entry):
     """A query's record is new: it was submitted, paused, pinned, has ended and so on."""
 
     query: Query
     record: QueryRecord
     event: str = ""  # what people are told, beside a failure; empty: nothing
     text: str = ""
-    map: PartitionMap | None = None  # of a submission
-
-    @property
-    def puts(self) -> Puts:
-        """The record, and the first map."""
-        first = {} if self.map is None else {map_key(self.record.name): self.map.to_json()}
-        return {self.record.key: self.record.to_json(), **first}
 
     def durable(self, state: State) -> None:
         """Tell processors and people."""
@@ -112,7 +103,7 @@ class QueryWritten:
 def put(state: State, query: Query, record: QueryRecord, event: str = "", text: str = "") -> None:
     """A query's record is to be this one."""
     query.record = record
-    state.write(QueryWritten(query, record, event, text))
+    state.write(QueryWritten({record.key: record.to_json()}, query, record, event, text))
 
 
 def recorded(state: State, query: Query, record: QueryRecord) -> None:

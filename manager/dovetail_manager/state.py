@@ -22,7 +22,8 @@ from dovetail_manager.moves.placement import Placement
 from dovetail_manager.moves.steps import MoveSettings
 from dovetail_manager.query import Query
 from dovetail_manager.records import QueryRecord, StreamRecord
-from dovetail_proto.errors import Domain, Refusal
+from dovetail_manager.refusals import unknown
+from dovetail_proto.errors import Domain
 from dovetail_proto.ids import Epoch, ProcessorId, QueryName, StreamName
 from dovetail_proto.messages import ControlMessage
 from dovetail_proto.partition_map import PartitionMap
@@ -94,19 +95,14 @@ class State:
         """A stream by its name; Refusal if there is none."""
         found = self.streams.get(StreamName(name))
         if found is None or found.record is None:
-            raise Refusal(
-                Domain.STREAM,
-                f"stream {name!r} is unknown",
-                remedy="create it first",
-                reason="unknown",
-            )
+            raise unknown(Domain.STREAM, f"stream {name!r} is unknown", "create it first")
         return found.record
 
     def query(self, name: str) -> Query:
         """A query by its name; Refusal if there is none."""
         found = self.queries.get(QueryName(name))
         if found is None:
-            raise Refusal(Domain.QUERY, f"query {name!r} is unknown", reason="unknown")
+            raise unknown(Domain.QUERY, f"query {name!r} is unknown")
         return found
 
     def add_query(self, record: QueryRecord, known: PartitionMap) -> Query:

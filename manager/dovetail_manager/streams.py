@@ -14,6 +14,7 @@ takes the readers along, as every host of a split does; the next manager goes on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -21,13 +22,14 @@ import pyarrow as pa
 
 from dovetail_manager.adaptation.initial import next_home
 from dovetail_manager.assignments import check_size
-from dovetail_manager.journal import Puts
+from dovetail_manager.journal import Entry
 from dovetail_manager.membership import MemberState
 from dovetail_manager.query import Query, recorded
 from dovetail_manager.records import QueryRecord, StreamRecord
+from dovetail_manager.refusals import busy, exists, wrong_state
 from dovetail_manager.state import State, Stream
 from dovetail_proto.assignment import Phase
-from dovetail_proto.errors import Domain, Refusal
+from dovetail_proto.errors import Domain
 from dovetail_proto.ids import ProcessorId, QueryName, StreamName
 
 
@@ -43,19 +45,13 @@ class Change(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class StreamWritten:
+class StreamWritten(Entry):
     """A stream's record is new."""
 
     stream: Stream
     record: StreamRecord
     change: Change
     readers: tuple[tuple[Query, QueryRecord], ...] = ()  # with their splits at the new home
-
-    @property
-    def puts(self) -> Puts:
-        """All records."""
-        readers = {record.key: record.to_json() for _, record in self.readers}
-        return {self.record.key: self.record.to_json(), **readers}
 
     def durable(self, state: State) -> None:
         """Tell processors, and people what they may want to know."""
@@ -73,24 +69,19 @@ class StreamWritten:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamDropped:
+class StreamDropped(Entry):
     """A stream is forgotten."""
 
     stream: Stream
-    record: StreamRecord
-
-    @property
-    def puts(self) -> Puts:
-        """The record's deletion."""
-        return {self.record.key: None}
+    name: StreamName
 
     def durable(self, state: State) -> None:
         """Tell its home and people."""
         self.stream.durable = None
         if self.stream.record is None:
-            del state.streams[self.record.name]
+            del state.streams[self.name]
         state.assignments.changed()
-        state.log("stream-dropped", stream=self.record.name)
+        state.log("stream-dropped", stream=self.name)
 
 
 # What operators ask for ---------------------------------------------------------------------------
@@ -99,12 +90,7 @@ class StreamDropped:
 def create(state: State, name: StreamName, schema: pa.Schema, path: str | None) -> None:
     """Declare a stream and give it a home."""
     if name in state.declared():
-        raise Refusal(
-            Domain.STREAM,
-            f"stream {name!r} exists already",
-            remedy="use another name",
-            reason="exists",
-        )
+        raise exists(Domain.STREAM, f"stream {name!r} exists already")
     record = StreamRecord(name, schema, _home(state), state.now_s, path=path)
     check_size(state, len(record.to_json()), [record.home])
     _put(state, record, Change.CREATED)
@@ -121,15 +107,12 @@ def drop(state: State, name: StreamName) -> None:
     """Forget a stream; Refusal if a query reads it."""
     record = state.stream(name)
     for query in state.readers(name):
-        raise Refusal(
-            Domain.STREAM,
-            f"query {query.name!r} reads stream {name!r}",
-            remedy="close the query first",
-            reason="state",
+        raise wrong_state(
+            Domain.STREAM, f"query {query.name!r} reads stream {name!r}", "close the query first"
         )
     stream = state.streams[name]
     stream.record = None
-    state.write(StreamDropped(stream, record))
+    state.write(StreamDropped({record.key: None}, stream, name))
 
 
 # Another home -------------------------------------------------------------------------------------
@@ -143,12 +126,7 @@ def in_transit(state: State, record: QueryRecord) -> StreamName | None:
 def refuse_in_transit(state: State, record: QueryRecord) -> None:
     """Refusal while a stream of the query gets another home."""
     if stream := in_transit(state, record):
-        raise Refusal(
-            Domain.BUSY,
-            f"stream {stream!r}, which query {record.name!r} reads, gets another home",
-            remedy="try again in a second",
-            reason="busy",
-        )
+        raise busy(f"stream {stream!r}, which query {record.name!r} reads, gets another home")
 
 
 def refuse_over(state: State, record: StreamRecord, reader: QueryName) -> None:
@@ -161,25 +139,19 @@ def refuse_over(state: State, record: StreamRecord, reader: QueryName) -> None:
     was_read = load is not None and load.ended and load.rows_left == 0
     if was_read if record.path else record.ended:
         end = f"its file {record.path!r} has been read" if record.path else "it has ended"
-        raise Refusal(
+        raise wrong_state(
             Domain.STREAM,
             f"nothing more comes on stream {record.name!r}: {end}; query {reader!r} would find "
             "nothing",
-            remedy="create another stream, submit the query on it, then "
+            "create another stream, submit the query on it, then "
             + ("it is read" if record.path else "send the rows"),
-            reason="state",
         )
 
 
 def refuse_moving(state: State, record: StreamRecord) -> None:
     """Refusal while a stream gets another home."""
     if _moves(state, record):
-        raise Refusal(
-            Domain.BUSY,
-            f"stream {record.name!r} gets another home: {record.home!r} leaves",
-            remedy="try again in a second",
-            reason="busy",
-        )
+        raise busy(f"stream {record.name!r} gets another home: {record.home!r} leaves")
 
 
 def check_leave(state: State, home: ProcessorId) -> None:
@@ -188,9 +160,11 @@ def check_leave(state: State, home: ProcessorId) -> None:
         for query in state.readers(record.name) if record.home == home else ():
             reads = f"query {query.name!r} reads stream {record.name!r} at {home!r}"
             if record.path is not None:
-                raise _kept(f"{reads} from {record.path!r}", "close the query first")
+                raise wrong_state(
+                    Domain.MEMBER, f"{reads} from {record.path!r}", "close the query first"
+                )
             if query.record.phase is Phase.PAUSED:
-                raise _kept(f"{reads} and is paused", "resume it first")
+                raise wrong_state(Domain.MEMBER, f"{reads} and is paused", "resume it first")
 
 
 def read_from_file(state: State, record: QueryRecord, home: ProcessorId) -> StreamName | None:
@@ -273,14 +247,11 @@ def _home(state: State) -> ProcessorId:
     return next_home([s.home for s in state.declared().values()], state.membership.staying())
 
 
-def _put(
-    state: State, record: StreamRecord, change: Change, readers: list[Query] | None = None
-) -> None:
+def _put(state: State, record: StreamRecord, change: Change, readers: Sequence[Query] = ()) -> None:
     stream = state.streams.setdefault(record.name, Stream())
     stream.record = record
-    also = tuple((q, q.record) for q in readers or ())
-    state.write(StreamWritten(stream, record, change, also))
-
-
-def _kept(why: str, remedy: str) -> Refusal:
-    return Refusal(Domain.MEMBER, why, remedy=remedy, reason="state")
+    changed = tuple((q, q.record) for q in readers)
+    puts = {r.key: r.to_json() for _, r in changed}
+    state.write(
+        StreamWritten({record.key: record.to_json(), **puts}, stream, record, change, changed)
+    )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
-from dovetail_manager.journal import Journal, Puts, Write
+from dovetail_manager.journal import Entry, Journal, Write
 from dovetail_manager.load import RATE_HALF_LIFE_S, LoadTracker
 from dovetail_manager.membership import Membership, MemberState
-from dovetail_manager.state import State
 from dovetail_proto.errors import Refusal
 from dovetail_proto.ids import Epoch, ProcessorId, QueryName
 from dovetail_proto.messages import Heartbeat, Join, Leave, QueryLoad
@@ -142,20 +141,10 @@ def test_the_state_of_a_query_is_told_or_estimated() -> None:
 # Journal -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Put:
-    """A kind of entry."""
-
-    puts: Puts
-
-    def durable(self, state: State) -> None:
-        """Nothing follows."""
-
-
 def test_writes_are_issued_one_at_a_time_and_in_order() -> None:
     """A late confirmation of an older write confirms nothing."""
     journal = Journal(Epoch(3), revision=7)
-    first, second = Put({"k": "1"}), Put({"k": "2"})
+    first, second = Entry({"k": "1"}), Entry({"k": "2"})
     assert journal.append(first) == [Write(Epoch(3), 8, {"k": "1"})]
     assert journal.append(second) == []
     assert journal.unanswered() == [Write(Epoch(3), 8, {"k": "1"})]

@@ -18,6 +18,7 @@ from dovetail_manager.moves.journal import carry_out
 from dovetail_manager.moves.protocol import Move
 from dovetail_manager.query import Query, put
 from dovetail_manager.records import QueryRecord
+from dovetail_manager.refusals import busy, wrong_state
 from dovetail_manager.state import State
 from dovetail_proto.assignment import Phase
 from dovetail_proto.errors import Domain, Refusal
@@ -159,18 +160,12 @@ def move(state: State, name: QueryName, groups: Sequence[GroupId], to: Processor
             remedy="name groups of one processor",
         )
     if pinned := query.record.pinned & set(groups):
-        raise Refusal(
-            Domain.GROUP,
-            f"group {min(pinned)} of query {name!r} is pinned",
-            remedy="unpin it first",
-            reason="state",
+        raise wrong_state(
+            Domain.GROUP, f"group {min(pinned)} of query {name!r} is pinned", "unpin it first"
         )
-    if busy := _busy(state) & {*owners, to}:
-        raise Refusal(
-            Domain.BUSY,
-            f"processor {min(busy)!r} is in another adaptation",
-            remedy="try again when it has ended",
-            reason="busy",
+    if taken := _busy(state) & {*owners, to}:
+        raise busy(
+            f"processor {min(taken)!r} is in another adaptation", "try again when it has ended"
         )
     reason = "an operator asked for it"
     begun = query.coordinator.begin(
@@ -186,11 +181,10 @@ def pin(state: State, name: QueryName, groups: Sequence[GroupId], pinned: bool) 
     for group in groups:
         owner = state.membership.members.get(query.placement.next_map.owner(group))
         if pinned and owner is not None and owner.state is MemberState.LEAVING:
-            raise Refusal(
+            raise wrong_state(
                 Domain.GROUP,
                 f"group {group} of query {name!r} is on {owner.processor!r}, which leaves",
-                remedy="pin it when it has moved",
-                reason="state",
+                "pin it when it has moved",
             )
     before = query.record.pinned
     after = before | set(groups) if pinned else before - set(groups)
@@ -201,12 +195,7 @@ def rebalance(state: State, name: QueryName, *, dry_run: bool) -> list[Record]:
     """Decide now, whatever the interval; with `dry_run` only tell what would be decided."""
     query = _adapting(state, name)
     if silent := _silent(state, query):
-        raise Refusal(
-            Domain.BUSY,
-            f"{silent} has not reported query {name!r} yet",
-            remedy="try again in a second",
-            reason="busy",
-        )
+        raise busy(f"{silent} has not reported query {name!r} yet")
     snapshot = _snapshot(state, query)
     if dry_run:
         return query.admission.preview(snapshot, _busy(state))
@@ -217,11 +206,10 @@ def rebalance(state: State, name: QueryName, *, dry_run: bool) -> list[Record]:
 def _adapting(state: State, name: QueryName) -> Query:
     query = queries.going_on(state, name)
     if query.record.phase is not Phase.RUNNING:
-        raise Refusal(
+        raise wrong_state(
             Domain.QUERY,
             f"query {name!r} is {query.record.phase}: none of its groups move",
-            remedy="resume it first" if query.record.phase is Phase.PAUSED else "",
-            reason="state",
+            "resume it first" if query.record.phase is Phase.PAUSED else "",
         )
     streams.refuse_in_transit(state, query.record)
     return query

@@ -14,9 +14,10 @@ from dovetail_manager.cleanups import END_S_MAX, Cleaner, Job, chosen_master
 from dovetail_manager.loop import ControllerLoop
 from dovetail_manager.query import CleanupProgress
 from dovetail_manager.records import CleanupRecord, CleanupState, QueryRecord
+from dovetail_manager.refusals import busy
 from dovetail_manager.state import State
 from dovetail_proto import admin as a
-from dovetail_proto.errors import Domain, DovetailError, Refusal
+from dovetail_proto.errors import DovetailError
 from dovetail_proto.ids import QueryName
 from dovetail_proto.roots import Roots
 
@@ -73,12 +74,7 @@ class Cleanups:
             if found.state != CleanupState.RUNNING:
                 return found
             if time.monotonic() > until_s:
-                raise Refusal(
-                    Domain.BUSY,
-                    f"the clean-up of query {ref.name!r} has not stopped yet",
-                    remedy="try again in a second",
-                    reason="busy",
-                )
+                raise busy(f"the clean-up of query {ref.name!r} has not stopped yet")
             self._loop.ended.wait(CANCEL_POLL_S)
 
     def resume(self) -> None:

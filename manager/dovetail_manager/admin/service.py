@@ -31,6 +31,7 @@ from dovetail_manager.loop import ControllerLoop, Stopped
 from dovetail_manager.moves.protocol import MovePhase
 from dovetail_manager.moves.protocol import Outcome as MoveOutcome
 from dovetail_manager.planner import plan_query
+from dovetail_manager.refusals import wrong_state
 from dovetail_manager.state import State
 from dovetail_proto import admin as a
 from dovetail_proto.assignment import Phase
@@ -157,11 +158,10 @@ class AdminService:
         )
         made = self.get_query(a.QueryRef(name))
         if made.state == "failed":
-            raise Refusal(
+            raise wrong_state(
                 Domain.QUERY,
                 f"query {name!r} has failed: {made.cause}",
-                remedy="drop it and submit it again",
-                reason="state",
+                "drop it and submit it again",
             )
         return made
 

@@ -9,10 +9,11 @@ from dovetail_manager.adaptation import active_disk, rounds
 from dovetail_manager.membership import IN, Member, MemberState
 from dovetail_manager.query import Query
 from dovetail_manager.records import CleanupState, End, KeptLog, QueryRecord
+from dovetail_manager.refusals import unknown
 from dovetail_manager.reports import Report, totals
 from dovetail_manager.state import State
 from dovetail_proto import admin as a
-from dovetail_proto.errors import Domain, Refusal, without_credentials
+from dovetail_proto.errors import Domain, without_credentials
 from dovetail_proto.ids import GroupId, ProcessorId, QueryName, StreamName
 from dovetail_proto.messages import Stage, StreamLoad
 
@@ -98,12 +99,7 @@ def cleanup_status(state: State, name: str) -> a.CleanupStatus:
     query = state.query(name)
     record = query.record.cleanup
     if record is None:
-        raise Refusal(
-            Domain.QUERY,
-            f"query {name!r} was never cleaned up",
-            remedy="start a clean-up",
-            reason="unknown",
-        )
+        raise unknown(Domain.QUERY, f"query {name!r} was never cleaned up", "start a clean-up")
     done = record.state is CleanupState.DONE
     at = query.cleanup_progress
     return a.CleanupStatus(
@@ -194,7 +190,7 @@ def processor_status(state: State, name: str) -> a.ProcessorStatus:
     """One processor that is or was a member; Refusal if there was none."""
     member = state.membership.members.get(ProcessorId(name))
     if member is None:
-        raise Refusal(Domain.MEMBER, f"processor {name!r} is unknown", reason="unknown")
+        raise unknown(Domain.MEMBER, f"processor {name!r} is unknown")
     return _member_status(state, member)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dovetail_manager import history
 from dovetail_manager.adaptation import draining
 from dovetail_manager.effects import Send, StepDown
-from dovetail_manager.journal import Puts
+from dovetail_manager.journal import Entry
 from dovetail_manager.membership import MemberState
 from dovetail_manager.moves.protocol import Move, MoveEnded
 from dovetail_manager.moves.records import MovePlanned, MoveWrite, move_key
@@ -19,16 +19,11 @@ from dovetail_proto.ids import MoveId
 
 
 @dataclass(frozen=True, slots=True)
-class MoveWritten:
+class MoveWritten(Entry):
     """A step of a move is written down."""
 
     query: Query
     step: MoveWrite
-
-    @property
-    def puts(self) -> Puts:
-        """The move's record, and the map with a commit."""
-        return self.step.puts
 
     def durable(self, state: State) -> None:
         """Go on with the move; people hear that it begins."""
@@ -37,21 +32,6 @@ class MoveWritten:
             text = f"from {move.sender} to {move.receiver}: {move.reason}"
             state.log("move-begun", query=move.query, move=move.id, text=text)
         carry_out(state, self.query, self.query.coordinator.persisted(self.step, state.now_s))
-
-
-@dataclass(frozen=True, slots=True)
-class MoveForgotten:
-    """A move is in the history, or its query is gone: its record goes."""
-
-    move: MoveId
-
-    @property
-    def puts(self) -> Puts:
-        """The record's deletion."""
-        return {move_key(self.move): None}
-
-    def durable(self, state: State) -> None:
-        """Nothing follows."""
 
 
 def carry_out(state: State, query: Query, instructions: Iterable[Instruction]) -> None:
@@ -63,7 +43,7 @@ def carry_out(state: State, query: Query, instructions: Iterable[Instruction]) -
             case MoveEnded(move):
                 ended(state, query, move)
             case _:
-                state.write(MoveWritten(query, instruction))
+                state.write(MoveWritten(instruction.puts, query, instruction))
 
 
 def ended(state: State, query: Query, move: Move) -> None:
@@ -82,4 +62,9 @@ def recorded(state: State, move: MoveId) -> None:
     """An ended move is in the history: its entry is needed no longer."""
     for query in state.queries.values():
         if query.ended_moves.pop(move, None) is not None:
-            state.write(MoveForgotten(move))
+            forget(state, move)
+
+
+def forget(state: State, move: MoveId) -> None:
+    """A move's record is needed no longer."""
+    state.write(Entry({move_key(move): None}))
