@@ -17,13 +17,25 @@ from dovetail_manager.query import Query
 from dovetail_manager.records import QueryRecord, query_from_json, stream_from_json
 from dovetail_manager.state import ControllerSettings, State
 from dovetail_proto.assignment import Assignment, DiskSettings, Phase, assignment_from_json
-from dovetail_proto.ids import Epoch, ProcessorId, QueryName, StreamName
+from dovetail_proto.ids import Epoch, GroupId, ProcessorId, QueryName, StreamName
 from dovetail_proto.messages import (
     Assign,
+    ComputePartitionsToMove,
+    Deactivated,
+    DeactivatePartitions,
+    FinishMove,
     Heartbeat,
     Join,
     Leave,
+    MoveFinished,
+    PartitionsToMove,
     QueryLoad,
+    Reactivated,
+    ReactivatePartitions,
+    Received,
+    Reserve,
+    Reserved,
+    SendPartitions,
     Stage,
     StreamLoad,
 )
@@ -47,6 +59,7 @@ class Manager:
         self.histories: dict[str, dict[int, str]] = {}
         self.sent: list[Send] = []
         self.events: list[LogEvent] = []
+        self.prefixes = [dict(self.entries)]  # the entries after each write
         self.held = False
         self.waiting: list[Write] = []
         self.now_s = 100.0 * epoch
@@ -95,6 +108,7 @@ class Manager:
             else:
                 self.entries[key] = value
                 self._note_hosts(key, value)
+        self.prefixes.append(dict(self.entries))
         self.act(self.controller.confirmed(w.revision, self.now_s))
 
     def _note_hosts(self, key: str, text: str) -> None:
@@ -190,3 +204,43 @@ def report(
     """What a processor says of a query."""
     given = {"held_bytes": 0, "spilled_bytes": 0, "produced": 0, **more}
     return QueryLoad(QueryName(query), groups, stage=stage, **given)
+
+
+def move_on(manager: Manager, sizes: int = 10) -> None:
+    """Answer what the manager asks in moves, until it asks nothing more."""
+    seen = 0
+    while seen < len(manager.sent):
+        asked = manager.sent[seen]
+        seen += 1
+        if _is_open(manager, asked) and (answer := _answer(asked, sizes)) is not None:
+            manager.hear(asked.to, answer)
+
+
+def _is_open(manager: Manager, asked: Send) -> bool:
+    """Whether a message is about a move that has not ended."""
+    ref = getattr(asked.message, "ref", None)
+    return ref is not None and ref.move in manager.query(ref.query).coordinator.moves
+
+
+def _answer(asked: Send, size: int) -> Any:
+    match asked.message:
+        case ComputePartitionsToMove(ref, _, groups, exclude):
+            chosen = groups or tuple(g for g in (GroupId(0), GroupId(1)) if g not in exclude)
+            return PartitionsToMove(ref, chosen, tuple(size for _ in chosen))
+        case Reserve(ref):
+            return Reserved(ref)
+        case DeactivatePartitions(ref, chunk):
+            return Deactivated(ref, chunk)
+        case ReactivatePartitions(ref, chunk, _, _, patch):
+            return Reactivated(ref, chunk, patch.to_version)
+        case FinishMove(ref):
+            return MoveFinished(ref)
+    return None
+
+
+def received(manager: Manager) -> None:
+    """The receiver has every chunk that was ordered to be sent."""
+    for sent in list(manager.sent):
+        m = sent.message
+        if isinstance(m, SendPartitions) and _is_open(manager, sent):
+            manager.hear(m.receiver, Received(m.ref, m.chunk, 10))

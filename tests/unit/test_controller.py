@@ -11,30 +11,19 @@ import pytest
 
 from dovetail_manager import members, queries, streams
 from dovetail_manager.adaptation import rounds
-from dovetail_manager.effects import Send
 from dovetail_manager.records import End
 from dovetail_proto.assignment import Phase
 from dovetail_proto.errors import ConfigError, Domain, Refusal
 from dovetail_proto.ids import Epoch, GroupId, MapVersion, ProcessorId, QueryName, StreamName
 from dovetail_proto.messages import (
     ComputePartitionsToMove,
-    Deactivated,
-    DeactivatePartitions,
-    FinishMove,
-    MoveFinished,
     PartitionsToMove,
     QueryStopped,
-    Reactivated,
-    ReactivatePartitions,
-    Received,
-    Reserve,
-    Reserved,
-    SendPartitions,
     Stage,
     StopQuery,
 )
 from dovetail_proto.wire.control import ENVELOPE_BYTES_MAX
-from kit.manager import SCHEMA, Manager, report
+from kit.manager import SCHEMA, Manager, move_on, received, report
 
 Q = QueryName("q")
 
@@ -45,40 +34,6 @@ def running(*names: str) -> Manager:
     manager.join(*names)
     manager.submit()
     return manager
-
-
-def move_on(manager: Manager, sizes: int = 10) -> None:
-    """Answer what the manager asks in moves, until it asks nothing more."""
-    seen = 0
-    while seen < len(manager.sent):
-        asked = manager.sent[seen]
-        seen += 1
-        if (answer := _answer(asked, sizes)) is not None:
-            manager.hear(asked.to, answer)
-
-
-def _answer(asked: Send, size: int) -> Any:
-    match asked.message:
-        case ComputePartitionsToMove(ref, _, groups, exclude):
-            chosen = groups or tuple(g for g in (GroupId(0), GroupId(1)) if g not in exclude)
-            return PartitionsToMove(ref, chosen, tuple(size for _ in chosen))
-        case Reserve(ref):
-            return Reserved(ref)
-        case DeactivatePartitions(ref, chunk):
-            return Deactivated(ref, chunk)
-        case ReactivatePartitions(ref, chunk, _, _, patch):
-            return Reactivated(ref, chunk, patch.to_version)
-        case FinishMove(ref):
-            return MoveFinished(ref)
-    return None
-
-
-def received(manager: Manager) -> None:
-    """The receiver has every chunk that was ordered to be sent."""
-    for sent in list(manager.sent):
-        if isinstance(sent.message, SendPartitions):
-            m = sent.message
-            manager.hear(m.receiver, Received(m.ref, m.chunk, 10))
 
 
 # Telling -----------------------------------------------------------------------------------------
