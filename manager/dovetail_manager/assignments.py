@@ -120,7 +120,10 @@ def assignment_of(state: State, processor: ProcessorId) -> Assignment:
             if _runs(query, durable, processor)
         ),
         leaving=_leaving(state, processor) if processor in leavers else None,
-        dropped=tuple(DroppedRun(r.name, r.run, r.spill) for _, r in queries if r.discarded),
+        dropped=(
+            *(DroppedRun(r.name, r.run, r.spill) for _, r in queries if r.discarded),
+            *(r.run for _, r in sorted(state.removals.items()) if processor in r.away),
+        ),
     )
 
 

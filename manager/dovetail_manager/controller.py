@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from dovetail_manager import members, queries, streams
+from dovetail_manager import members, queries, removals, streams
 from dovetail_manager.adaptation import rounds
 from dovetail_manager.effects import Effect
 from dovetail_manager.membership import IN, member_from_json
@@ -26,6 +26,7 @@ from dovetail_manager.moves.protocol import Move, MovePhase, Outcome
 from dovetail_manager.moves.records import map_key, move_from_json
 from dovetail_manager.query import stop
 from dovetail_manager.records import query_from_json, stream_from_json
+from dovetail_manager.removals import removal_from_json
 from dovetail_manager.state import ControllerSettings, State, Stream
 from dovetail_proto.errors import Domain, Refusal
 from dovetail_proto.ids import Epoch, MoveId, ProcessorId
@@ -63,7 +64,7 @@ class Controller:
         state = self._at(now_s)
         of_kind = {
             kind: [text for key, text in entries.items() if key.startswith(f"{kind}/")]
-            for kind in ("member", "stream", "query", "move")
+            for kind in ("member", "stream", "query", "move", "removal")
         }
         state.membership.restore([member_from_json(t) for t in of_kind["member"]], now_s)
         for record in map(stream_from_json, of_kind["stream"]):
@@ -71,6 +72,7 @@ class Controller:
         for submitted in map(query_from_json, of_kind["query"]):
             known = map_from_json(entries[map_key(submitted.name)])
             state.add_query(submitted, known).durable = submitted
+        state.removals = {r.run.run: r for r in map(removal_from_json, of_kind["removal"])}
         self._take_up([move_from_json(t) for t in of_kind["move"]])
         return self, self._effects()
 
@@ -187,6 +189,7 @@ class Controller:
         state = self.state
         queries.end_due(state)
         streams.rehome_due(state)
+        removals.strike_out_due(state)
         rounds.record_decisions(state)
         state.assignments.send_due(state)
         effects, state.effects = state.effects, []

@@ -13,7 +13,8 @@ a write that was repeated or came late can neither be done twice nor undo a newe
 
 One write is under way at a time; the others wait in order, so the store is always a prefix of
 what was decided. Keys: `member/<processor>`, `stream/<name>`, `query/<name>`, `map/<query>`,
-`move/<id>`. The kinds of entries are with their subjects: `members`, `streams`, `queries`, `moves`.
+`move/<id>`, `removal/<run>`. The kinds of entries are with their subjects: `members`, `streams`,
+`queries`, `moves`, `removals`.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from dovetail_manager.moves.records import map_key, move_key
 from dovetail_manager.query import CleanupProgress, Query, QueryWritten, put
 from dovetail_manager.records import CleanupRecord, End, QueryRecord
 from dovetail_manager.refusals import busy, exists, wrong_state
+from dovetail_manager.removals import remember
 from dovetail_manager.reports import Report
 from dovetail_manager.state import State
 from dovetail_proto.assignment import Phase
@@ -159,7 +160,7 @@ def drop(state: State, name: QueryName) -> None:
     del state.queries[name]
     state.load.forget(name)
     keys = (query.record.key, map_key(name), *map(move_key, query.ended_moves))
-    state.write(QueryDropped(dict.fromkeys(keys), name))
+    state.write(QueryDropped({**dict.fromkeys(keys), **remember(state, query.record)}, name))
 
 
 def going_on(state: State, name: QueryName) -> Query:

@@ -23,6 +23,7 @@ from dovetail_manager.moves.steps import MoveSettings
 from dovetail_manager.query import Query
 from dovetail_manager.records import QueryRecord, StreamRecord
 from dovetail_manager.refusals import unknown
+from dovetail_manager.removals import Removal
 from dovetail_proto.errors import Domain
 from dovetail_proto.ids import Epoch, ProcessorId, QueryName, StreamName
 from dovetail_proto.messages import ControlMessage
@@ -67,6 +68,7 @@ class State:
         self.assignments = Assignments(epoch)
         self.streams: dict[StreamName, Stream] = {}
         self.queries: dict[QueryName, Query] = {}
+        self.removals: dict[str, Removal] = {}  # by run; of dropped queries only
         self.move_numbers = count(1)  # of this epoch's moves, whichever query's
         self.orders_given = 0  # forced pushes of this epoch; numbers the next one
         self.sampled_s = float("-inf")  # when the load was last looked at

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import signal
 from pathlib import Path
 
 import httpx
@@ -10,7 +12,7 @@ import pyarrow.parquet as pq
 
 from dovetail.local_cluster import LocalCluster
 from dovetail.queries import Query
-from kit.cluster_faults import until
+from kit.cluster_faults import FaultyCluster, until
 from kit.clusters import PAIR_SQL, pair, same_bag, small_cluster
 
 WAIT_S = 120.0
@@ -62,3 +64,42 @@ def test_drop_removes_what_the_query_wrote_unless_it_is_kept(tmp_path: Path) -> 
         owed = pq.read_table(tmp_path / "again" / "phase=cleanup").select(found.column_names)
         sql = PAIR_SQL.format(left="a", right="b")
         assert same_bag(pa.concat_tables([found, owed]), sql, a=LEFT, b=RIGHT)
+
+
+def test_a_processor_that_was_away_removes_what_was_dropped_meanwhile(tmp_path: Path) -> None:
+    """When it is back, whichever manager is there then; not what is kept, or not dropped at all."""
+    sql = PAIR_SQL.format(left="l", right="r")
+    with FaultyCluster(processors=2, data_dir=tmp_path, memory_bytes=24_000_000) as local:
+        cluster = local.cluster
+        left, right = LEFT.slice(0, 10_000), RIGHT.slice(0, 10_000)
+        streams = [cluster.stream("l", LEFT.schema), cluster.stream("r", RIGHT.schema)]
+        dropped, kept, closed = (
+            cluster.submit(sql, name=name, policy="disk", spill=tmp_path / f"spill-{name}")
+            for name in ("dropped", "kept", "closed")
+        )
+        streams[0].send(left)
+        streams[1].send(right)
+        for query in (dropped, kept, closed):
+            query.close(WAIT_S)
+        [at_p1, at_p2] = [tmp_path / p / "results" for p in local.names]
+        unshared = tmp_path / "unshared"  # a folder of p2's machine that nobody else has
+        shutil.copytree(tmp_path / "spill-dropped" / "p2", unshared)
+
+        local.processes["p2"].send_signal(signal.SIGKILL)
+        until(lambda: local.state_of("p2") == "dead", "it is missed")
+        dropped.drop()
+        kept.drop(keep=True)
+        until(lambda: not (at_p1 / "dropped").exists(), "who is there removes it", WAIT_S)
+        until(lambda: not (tmp_path / "spill-dropped" / "p2").exists(), "shared", WAIT_S)
+        (tmp_path / "spill-dropped").mkdir(exist_ok=True)
+        unshared.rename(tmp_path / "spill-dropped" / "p2")
+        assert any((at_p2 / "dropped").glob("*/*.parquet"))
+        local.restart_manager()
+        local.start_processor("p2")
+        until(lambda: not (at_p2 / "dropped").exists(), "it removes it too", WAIT_S)
+        until(lambda: not (tmp_path / "spill-dropped" / "p2").exists(), "its store too", WAIT_S)
+        for place in (at_p1, at_p2):
+            assert any((place / "kept").glob("*/*.parquet"))
+        assert (tmp_path / "spill-kept" / "p2").exists()
+        assert (tmp_path / "spill-closed" / "p2").exists()
+        assert same_bag(closed.results().to_arrow(), sql, l=left, r=right)
