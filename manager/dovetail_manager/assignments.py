@@ -127,9 +127,9 @@ def assignment_of(state: State, processor: ProcessorId) -> Assignment:
     )
 
 
-def check_size(state: State, added_bytes: int, told: Iterable[ProcessorId]) -> None:
+def check_size(state: State, added_bytes: int, processors: Iterable[ProcessorId]) -> None:
     """Refusal if so much more text is more than one of these can be told."""
-    for processor in told:
+    for processor in processors:
         size_bytes = len(assignment_of(state, processor).to_json()) + added_bytes
         if size_bytes > ASSIGNMENT_BYTES_MAX:
             raise wrong_state(

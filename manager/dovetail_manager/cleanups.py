@@ -65,16 +65,17 @@ def chosen_master(asked: str, allowed: Sequence[str]) -> str:
 class Cleaner:
     """The children of one manager, one per query at most. Methods may be called by any thread.
 
-    `told(query, progress)` hears how far one is, `ended(query, change)` what has become of it,
-    whatever that is; both are called on a thread of the child's, or by `start` if there is none.
+    `progressed(query, progress)` hears how far one is, `ended(query, change)` what has become of
+    it, whatever that is; both are called on a thread of the child's, or by `start` if there is
+    none.
     """
 
     def __init__(
         self,
-        told: Callable[[str, CleanupProgress], None],
+        progressed: Callable[[str, CleanupProgress], None],
         ended: Callable[[str, dict[str, Any]], None],
     ) -> None:
-        self._told = told
+        self._progressed = progressed
         self._ended = ended
         self._children: dict[str, _Child] = {}
         self._lock = threading.Lock()
@@ -129,7 +130,7 @@ class Cleaner:
                     last = event
                     continue
                 p = event["progress"]
-                self._told(
+                self._progressed(
                     query,
                     CleanupProgress(
                         p["stage"], p["bins_done"], p["bins"], p["results"], p["owed"] or 0

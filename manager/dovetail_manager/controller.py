@@ -70,8 +70,8 @@ class Controller:
         for record in map(stream_from_json, of_kind["stream"]):
             state.streams[record.name] = Stream(record, record)
         for submitted in map(query_from_json, of_kind["query"]):
-            known = map_from_json(entries[map_key(submitted.name)])
-            state.add_query(submitted, known).durable = submitted
+            current = map_from_json(entries[map_key(submitted.name)])
+            state.add_query(submitted, current).durable = submitted
         state.removals = {r.run.run: r for r in map(removal_from_json, of_kind["removal"])}
         self._take_up([move_from_json(t) for t in of_kind["move"]])
         return self, self._effects()
@@ -89,15 +89,15 @@ class Controller:
                 mine = [m for m in found if m.query == query.name and m.outcome is None]
                 moves.carry_out(state, query, query.coordinator.take_up(mine, state.now_s))
         for move in found:
-            known = state.queries.get(move.query)
-            if known is None:
+            moved = state.queries.get(move.query)
+            if moved is None:
                 moves.forget(state, move.id)
             elif move.outcome is not None:
-                moves.ended(state, known, move)
-            elif known.record.end:
+                moves.ended(state, moved, move)
+            elif moved.record.end:
                 move.outcome, move.phase = Outcome.FAILED, MovePhase.ENDED
-                move.failure, move.ended_s = known.record.cause, state.now_s
-                moves.ended(state, known, move)
+                move.failure, move.ended_s = moved.record.cause, state.now_s
+                moves.ended(state, moved, move)
 
     # What happens ---------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ EVENTS_QUEUED_MAX = 10_000
 CALL_TIMEOUT_S = 30.0
 """Longer than the store's own patience: beyond it, the store is away."""
 
-TOLD_S_MAX = 25.0
+EVERYWHERE_S_MAX = 25.0
 """How long a call may take until every processor knows of it. A silent processor is declared dead
 long before, unless the operator has chosen otherwise; below `CALL_TIMEOUT_S`, so that the caller
 hears who does not know."""
@@ -75,7 +75,7 @@ class _Waiting:
     answer: Future[Any]
     value: Any
     revision: int  # that must be durable
-    told: str  # what processors must know as well; empty: nothing
+    everywhere: str  # what processors must know as well; empty: nothing
     until_s: float  # when they are waited for no longer
     version: int = 0  # of the assignment that they must know; 0 until the write is durable
 
@@ -138,12 +138,12 @@ class ControllerLoop:
 
     # From other threads ---------------------------------------------------------------------------
 
-    def call(self, verb: Callable[[State], T], *, told: str = "") -> T:
+    def call(self, verb: Callable[[State], T], *, everywhere: str = "") -> T:
         """Run `verb` on the machine's thread; returns its value when its writes are durable.
 
-        With `told`, which says what is done then ("query 'q' is submitted"), when every member
-        carries it out: a processor that is declared dead is none. Refusal of domain `busy` that
-        names who does not know if that takes longer than `TOLD_S_MAX`; it stays done.
+        With `everywhere`, which says what is done then ("query 'q' is submitted"), when every
+        member carries it out: a processor that is declared dead is none. Refusal of domain `busy`
+        that names who does not know if that takes longer than `EVERYWHERE_S_MAX`; it stays done.
 
         Raises what the verb raises; Stopped if the manager has ended, Unreachable if the store does
         not answer (the writes are then done when it does).
@@ -159,7 +159,9 @@ class ControllerLoop:
                 return
             self._act(effects)
             revision = self._controller.state.journal.last_revision
-            self._waiting.append(_Waiting(answer, value, revision, told, now_s + TOLD_S_MAX))
+            self._waiting.append(
+                _Waiting(answer, value, revision, everywhere, now_s + EVERYWHERE_S_MAX)
+            )
 
         self._post(run)
         try:
@@ -309,11 +311,11 @@ class ControllerLoop:
                 left.append(w)
                 continue
             w.version = w.version or state.assignments.version
-            unaware = state.assignments.unaware(state, w.version) if w.told else []
+            unaware = state.assignments.unaware(state, w.version) if w.everywhere else []
             if not unaware:
                 w.answer.set_result(w.value)
             elif now_s >= w.until_s:
-                w.answer.set_exception(_unheard(w.told, unaware))
+                w.answer.set_exception(_unheard(w.everywhere, unaware))
             else:
                 left.append(w)
         self._waiting = left
@@ -344,7 +346,7 @@ class ControllerLoop:
 def _unheard(done: str, unaware: Sequence[ProcessorId]) -> Refusal:
     names = ", ".join(map(repr, unaware))
     return busy(
-        f"{done}, but within {TOLD_S_MAX:g} s it was not heard of by processor {names}",
+        f"{done}, but within {EVERYWHERE_S_MAX:g} s it was not heard of by processor {names}",
         "see the log there; it is told again until it knows, and a query may miss rows that "
         "are sent before",
     )

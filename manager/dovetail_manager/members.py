@@ -48,8 +48,8 @@ class MemberWritten(Entry):
         member = self.member
         state.membership.unwritten[member.processor] -= 1
         state.log(EVENTS[member.state], processor=member.processor, text=member.cause)
-        for query, known in self.maps:
-            query.placement.map = known
+        for query, without in self.maps:
+            query.placement.map = without
         state.assignments.changed()
         for query, record in self.queries:
             recorded(state, query, record)
@@ -154,8 +154,8 @@ def died(state: State, member: Member) -> None:
             failed.append(query)
         else:
             query.void_order(gone)
-            if known := query.placement.forget(gone):
-                maps.append((query, known))
+            if without := query.placement.forget(gone):
+                maps.append((query, without))
     _write(state, member, before, maps)
     for query in state.queries.values():
         if query in failed:
@@ -179,8 +179,8 @@ def let_go(state: State) -> None:
             _keep_report(state, query, member)
             if successor is not None and query.record.has_logs:
                 query.record = query.record.kept_by(successor, gone, member.incarnation)
-            if not query.record.end and (known := query.placement.forget(gone)):
-                maps.append((query, known))
+            if not query.record.end and (without := query.placement.forget(gone)):
+                maps.append((query, without))
         _write(state, member, before, maps)
 
 
@@ -284,7 +284,7 @@ def _write(
     puts = {
         member.key: member.to_json(),
         **{record.key: record.to_json() for _, record in changed},
-        **{map_key(query.name): known.to_json() for query, known in maps},
+        **{map_key(query.name): without.to_json() for query, without in maps},
         **(also or {}),
     }
     state.write(MemberWritten(puts, replace(member), changed, tuple(maps)))

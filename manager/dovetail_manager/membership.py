@@ -106,10 +106,10 @@ class Membership:
             )
         if m.memory_limit_bytes <= 0:
             raise Refusal(Domain.MESSAGE, f"processor {m.processor!r} has no memory limit")
-        known = self.members.get(m.processor)
-        if known is not None and m.incarnation <= known.incarnation:
-            if m.incarnation == known.incarnation and known.state in IN:
-                known.heard_s = now_s
+        former = self.members.get(m.processor)
+        if former is not None and m.incarnation <= former.incarnation:
+            if m.incarnation == former.incarnation and former.state in IN:
+                former.heard_s = now_s
                 return []
             raise Refusal(
                 Domain.MEMBER,
@@ -117,9 +117,9 @@ class Membership:
                 remedy="start it again",
             )
         changed: list[Member] = []
-        if known is not None and known.state in IN:
-            known.state, known.cause = MemberState.DEAD, "it was started again"
-            changed.append(known)
+        if former is not None and former.state in IN:
+            former.state, former.cause = MemberState.DEAD, "it was started again"
+            changed.append(former)
         member = Member(
             m.processor,
             m.incarnation,
@@ -133,33 +133,33 @@ class Membership:
 
     def heartbeat(self, m: Heartbeat | Leave, now_s: float) -> Member:
         """Note that a member is alive; Refusal if it is none (any more)."""
-        known = self.members.get(m.processor)
-        if known is None or known.incarnation != m.incarnation or known.state not in IN:
-            state = f"is {known.state}" if known else "is unknown"
+        member = self.members.get(m.processor)
+        if member is None or member.incarnation != m.incarnation or member.state not in IN:
+            state = f"is {member.state}" if member else "is unknown"
             raise Refusal(
                 Domain.MEMBER,
                 f"processor {m.processor!r}, incarnation {m.incarnation}, {state}",
                 remedy="start it again",
             )
-        known.heard_s = now_s
-        return known
+        member.heard_s = now_s
+        return member
 
     def leave(self, m: Leave, now_s: float) -> list[Member]:
         """Start draining a member; nothing if it is leaving already."""
-        known = self.heartbeat(m, now_s)
-        known.successor = m.heir
-        if known.state is MemberState.LEAVING:
+        member = self.heartbeat(m, now_s)
+        member.successor = m.heir
+        if member.state is MemberState.LEAVING:
             return []
-        known.state = MemberState.LEAVING
-        return [known]
+        member.state = MemberState.LEAVING
+        return [member]
 
     def drained(self, processor: ProcessorId) -> list[Member]:
         """A leaving member owns and hosts nothing any more: let it go."""
-        known = self.members.get(processor)
-        if known is None or known.state is not MemberState.LEAVING:
+        member = self.members.get(processor)
+        if member is None or member.state is not MemberState.LEAVING:
             return []
-        known.state = MemberState.LEFT
-        return [known]
+        member.state = MemberState.LEFT
+        return [member]
 
     def forget(self, needed: Callable[[ProcessorId], bool]) -> list[ProcessorId]:
         """Drop the oldest of those that are gone, but for those that are `needed`; returns them.

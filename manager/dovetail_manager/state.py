@@ -107,9 +107,9 @@ class State:
             raise unknown(Domain.QUERY, f"query {name!r} is unknown")
         return found
 
-    def add_query(self, record: QueryRecord, known: PartitionMap) -> Query:
+    def add_query(self, record: QueryRecord, current: PartitionMap) -> Query:
         """Take a query in, with machines of its own."""
-        placement = Placement(known, record.split_hosts)
+        placement = Placement(current, record.split_hosts)
         moves = Coordinator(
             record.name, self.epoch, placement, self.settings.moves, numbers=self.move_numbers
         )

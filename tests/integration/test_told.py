@@ -58,7 +58,7 @@ def test_a_submission_that_a_member_has_not_heard_of_says_so(
     manager: ManagerServer, deaf: ScriptedProcessor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """REST, Python and the command line name the processor; the query is there."""
-    monkeypatch.setattr(loop, "TOLD_S_MAX", 2.0)
+    monkeypatch.setattr(loop, "EVERYWHERE_S_MAX", 2.0)
     answer = httpx.post(f"{url(manager)}/v1/queries", json={"name": "q1", "sql": SQL}, timeout=60)
     assert answer.status_code == 409
     assert answer.json()["domain"] == "busy"

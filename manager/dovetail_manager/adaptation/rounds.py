@@ -76,8 +76,8 @@ def record_decisions(state: State) -> None:
                 continue
             if not isinstance(decision, Nothing):
                 if record.admitted:
-                    told = history.decision_status(record)
-                    text = f"{told.decision}: {told.reason}"
+                    shown = history.decision_status(record)
+                    text = f"{shown.decision}: {shown.reason}"
                     state.log("adaptation-decided", query=query.name, text=text)
             elif decision.kind == UNKNOWN and not query.warned:
                 query.warned = True

@@ -36,7 +36,7 @@ class Cleanups:
         self._masters = tuple(masters)
         self._roots = roots  # an output lies below one of these
         self._started: dict[str, float] = {}  # when the one at work was started, by query
-        self._cleaner = Cleaner(self._told, self._ended)
+        self._cleaner = Cleaner(self._progressed, self._ended)
 
     def start(self, request: a.StartCleanup) -> a.CleanupStatus:
         """Record it and begin; ConfigError or Refusal if it cannot be."""
@@ -104,7 +104,7 @@ class Cleanups:
         }
         self._cleaner.start(record.name, job)
 
-    def _told(self, query: str, progress: CleanupProgress) -> None:
+    def _progressed(self, query: str, progress: CleanupProgress) -> None:
         def note(state: State) -> None:
             state.query(query).cleanup_progress = progress
 

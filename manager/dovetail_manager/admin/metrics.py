@@ -156,8 +156,8 @@ def _processors(members: Iterable[a.ProcessorStatus]) -> Iterator[Any]:
         states.add_metric([state], sum(m.state == state for m in members))
     yield states
     present = [m for m in members if m.state in ("alive", "leaving")]
-    for name, (attribute, told) in PROCESSOR_GAUGES.items():
-        family = GaugeMetricFamily(f"dovetail_processor_{name}", told, labels=["processor"])
+    for name, (attribute, text) in PROCESSOR_GAUGES.items():
+        family = GaugeMetricFamily(f"dovetail_processor_{name}", text, labels=["processor"])
         for member in present:
             family.add_metric([member.name], getattr(member, attribute))
         yield family
@@ -179,8 +179,8 @@ def _queries(queries: Iterable[a.QueryStatus]) -> Iterator[Any]:
     yield rows
     families = [(GaugeMetricFamily, QUERY_GAUGES), (CounterMetricFamily, QUERY_COUNTERS)]
     for kind, fields in families:
-        for name, (attribute, told) in fields.items():
-            family = kind(f"dovetail_query_{name}", told, labels=["query"])
+        for name, (attribute, text) in fields.items():
+            family = kind(f"dovetail_query_{name}", text, labels=["query"])
             for query in queries:
                 family.add_metric([query.name], getattr(query, attribute))
             yield family

@@ -89,7 +89,7 @@ class AdminService:
         return self._do(
             lambda s: streams.create(s, name, schema, path),
             lambda s: status.stream_status(s, name),
-            told=f"stream {name!r} is created",
+            everywhere=f"stream {name!r} is created",
         )
 
     def end_stream(self, ref: a.StreamRef) -> a.StreamStatus:
@@ -110,7 +110,7 @@ class AdminService:
             streams.drop(state, StreamName(ref.name))
             return last
 
-        return self._loop.call(drop, told=f"stream {ref.name!r} is dropped")
+        return self._loop.call(drop, everywhere=f"stream {ref.name!r} is dropped")
 
     def get_stream(self, ref: a.StreamRef) -> a.StreamStatus:
         """One stream."""
@@ -154,7 +154,7 @@ class AdminService:
         )
         self._loop.call(
             lambda s: queries.submit(s, record, request.weights or None),
-            told=f"query {name!r} is submitted",
+            everywhere=f"query {name!r} is submitted",
         )
         made = self.get_query(a.QueryRef(name))
         if made.state == "failed":
@@ -351,7 +351,7 @@ class AdminService:
         verb: Callable[[State], None],
         tell: Callable[[State], T],
         *,
-        told: str = "",
+        everywhere: str = "",
     ) -> T:
         """Run a verb until it is durable (and processors know); what there was to tell of it."""
 
@@ -359,7 +359,7 @@ class AdminService:
             verb(state)
             return tell(state)
 
-        return self._loop.call(run, told=told)
+        return self._loop.call(run, everywhere=everywhere)
 
     def _hear_everyone(self, query: str) -> None:
         """Return when every member has reported since; Refusal of domain `busy` if one does not.
@@ -371,7 +371,7 @@ class AdminService:
             state.query(query)
             state.assignments.changed()
 
-        self._loop.call(tell_again, told=f"the newest state of query {query!r} was asked for")
+        self._loop.call(tell_again, everywhere=f"the newest state of query {query!r} was asked for")
 
     def _phase(self, ref: a.QueryRef, phase: Phase) -> a.QueryStatus:
         return self._do(

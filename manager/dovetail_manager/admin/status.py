@@ -140,8 +140,8 @@ def _waits_for(reports: Sequence[Report]) -> str:
 
 def _warning(state: State, record: QueryRecord) -> str:
     """What active-disk would have to know of a query that goes on, and does not."""
-    told = record.expected_bytes is not None
-    if record.end or record.policy != active_disk.POLICY.name or told:
+    estimated = record.expected_bytes is None
+    if record.end or record.policy != active_disk.POLICY.name or not estimated:
         return ""
     _, unknown = rounds.rows_left(state, record)
     return active_disk.untold(unknown) if unknown else ""
@@ -209,14 +209,14 @@ def cluster_status(state: State, name: str, started_s: float) -> a.ClusterStatus
 def partitions(state: State, name: str) -> a.Partitions:
     """Who owns which group of a query."""
     query = state.query(name)
-    known = query.placement.map
+    current = query.placement.map
     return a.Partitions(
-        known.version,
+        current.version,
         tuple(
             a.PartitionStatus(
-                g, known.owner(GroupId(g)), int(known.since[g]), g in query.record.pinned
+                g, current.owner(GroupId(g)), int(current.since[g]), g in query.record.pinned
             )
-            for g in range(known.partitions)
+            for g in range(current.partitions)
         ),
     )
 

@@ -52,7 +52,7 @@ def owner_of(move: Move, chunk: Chunk) -> ProcessorId:
     return move.receiver if chunk.state in AFTER_COMMIT else move.sender
 
 
-def check_offer(move: Move, m: PartitionsToMove, known: PartitionMap) -> None:
+def check_offer(move: Move, m: PartitionsToMove, current: PartitionMap) -> None:
     """Refuse an offer that is malformed or names groups that the sender does not own."""
     if len(m.groups) != len(m.sizes) or any(size < 0 for size in m.sizes):
         raise Refusal(Domain.MESSAGE, f"move {move.id}: {len(m.sizes)} sizes do not fit")
@@ -61,7 +61,7 @@ def check_offer(move: Move, m: PartitionsToMove, known: PartitionMap) -> None:
     if pinned := set(m.groups) & set(move.exclude):
         raise Refusal(Domain.GROUP, f"move {move.id}: group {min(pinned)} is pinned")
     for group in m.groups:
-        if known.owner(group) != move.sender:
+        if current.owner(group) != move.sender:
             raise Refusal(
                 Domain.GROUP,
                 f"move {move.id}: {move.sender!r} does not own group {group}",
