@@ -1,147 +1,190 @@
-"""The disk's half of a simulated processor: pushes, by itself or by order; real victim choice."""
+"""Virtual disks and lanes: jobs that end some time later, places that are full or broken.
+
+Spill stores are the real ones, in a folder in memory. A sink keeps its rows; those that were not
+made durable are gone when its process dies.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import errno
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
+import pyarrow as pa
 
-from dovetail_processor.adaptation.disk import bytes_to_push
-from dovetail_processor.adaptation.victims import GroupStats, VictimOrder, choose_victims
-from dovetail_processor.moves.participant import Participant
-from dovetail_proto.ids import Epoch
-from dovetail_proto.messages import Pushed, PushPartitions
-from kit.sim_join import SimGroup
+from dovetail_processor.jobs import Outcome, outcome_of
+from dovetail_processor.shell.files import open_store
+from dovetail_processor.sinks import SinkTotals
+from dovetail_processor.sinks.checksum import checksum
+from dovetail_processor.sources.file_source import FileSource
+from dovetail_proto.assignment import DroppedRun, QueryTask, StreamTask
+from dovetail_proto.errors import OutputError
+from dovetail_proto.ids import ProcessorId
+from dovetail_proto.spill_format import LocalStorage, SpillStore
+from dovetail_proto.spill_format.records import QUERY_FILE
 from kit.sim_world import World
 
-FILE_SHARE = 3
-"""Files of pushed groups are about this much smaller than the memory that the groups held."""
-
 if TYPE_CHECKING:
-    from kit.sim_run import Scenario
+    from kit.sim_processor import SimProcessor
+
+T = TypeVar("T")
+
+NOTICED_S = 0.002
+"""Between the end of a job and its event: a process may die in between."""
+
+
+class SimLane:
+    """See Lane. A job takes a random time, and is done at one moment of it."""
+
+    def __init__(self, world: World, node: SimProcessor, name: str) -> None:
+        self._world, self._node, self._name = world, node, name
+        self._jobs: deque[tuple[Callable[[], Any], Callable[[Outcome[Any]], None]]] = deque()
+        self._closed = False
+
+    def run(self, work: Callable[[], T], done: Callable[[Outcome[T]], None]) -> None:
+        """See Lane."""
+        assert not self._closed, f"a job on lane {self._name}, which is closed"
+        self._jobs.append((work, done))
+        if len(self._jobs) == 1:
+            self._begin()
+
+    def close(self) -> None:
+        """See Lane."""
+        self._closed = True
+
+    def _begin(self) -> None:
+        job_s = self._world.faults.job_s * (0.1 + 2 * self._world.random.random())
+        self._world.at(job_s, self._node, self._do)
+
+    def _do(self) -> None:
+        kind = self._name.rpartition("-")[2]
+        self._world.step_hook(self._node, kind, True)
+        if self._node.crashed:
+            return
+        work, done = self._jobs[0]
+        outcome = outcome_of(work)
+        self._world.step_hook(self._node, kind, False)
+        self._world.at(NOTICED_S, self._node, self._node.event, lambda: done(outcome))
+        self._jobs.popleft()
+        if self._jobs:
+            self._begin()
 
 
 class SimDisk:
-    """What a processor does to keep its memory below its limit."""
+    """Where everybody's spill stores are: a place that may be full, or fail, for some of them."""
 
-    world: World
-    scenario: Scenario
-    participant: Participant
-    address: str
-    crashed: bool
-    paused_until_s: float
-    stopped: str
-    epoch: Epoch
-    limit: int
-    groups: dict[int, SimGroup]
-    state_bytes: int
+    def __init__(self, world: World, root: Path) -> None:
+        self._world = world
+        self.root = root
 
-    def start_disk(self) -> None:
-        """Begin with nothing pushed."""
-        self.pushing: list[tuple[int, SimGroup]] = []  # being written; empty outside a push
-        self.push_order: PushPartitions | None = None  # an order that waits or is under way
-        self.order_begun = False  # whose push is under way; False: its own, or none
-        self.order_done: Pushed | None = None  # the last answer to an order, to repeat it
-        self.spilled_bytes = 0  # of files
-        self.pushed_bytes = 0  # of memory
+    def storage(self, uri: str) -> LocalStorage:
+        """Instead of `open_storage`."""
+        return _Storage(uri, self)
 
-    def act(self, out: list[Any], reply_to: str) -> None:
-        """The processor's instructions."""
+    def check(self, owner: str, *, grows: bool) -> None:
+        """OSError if the disk of a processor is full or broken now; full: if it `grows` by much."""
+        faults, now_s = self._world.faults, self._world.now_s
+        for since_s, until_s, whose in faults.full_disks if grows else ():
+            if whose == owner and since_s <= now_s < until_s:
+                self._world.happened.add("disk full")
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        for since_s, until_s, whose in faults.bad_disks:
+            if whose == owner and since_s <= now_s < until_s:
+                self._world.happened.add("disk broken")
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    def used_bytes(self) -> int:
-        """The processor's use of its limit."""
+
+class _Storage(LocalStorage):
+    def __init__(self, root: str, disk: SimDisk) -> None:
+        super().__init__(root)
+        self._disk = disk
+        self._owner = self.root.name.partition(".")[0]
+
+    def scratch(self, name: str) -> str:
+        """A file that may find no room: of a push, or of how the run ended."""
+        self._disk.check(self._owner, grows=name != QUERY_FILE)
+        return super().scratch(name)
+
+    def rename(self, old: str, new: str) -> None:
+        """Nor may its name."""
+        self._disk.check(self._owner, grows=not new.endswith(QUERY_FILE))
+        super().rename(old, new)
+
+    def sync(self, fd: int) -> None:
+        """Memory is as durable as it gets."""
+
+
+class SimSink:
+    """See Sink. `rows` are those that outlive the process."""
+
+    def __init__(self, schema: pa.Schema, row_group_bytes: int, disk: SimDisk, owner: str) -> None:
+        self.schema = schema
+        self.rows: list[pa.RecordBatch] = []
+        self._fresh: list[pa.RecordBatch] = []
+        self._row_group_bytes = row_group_bytes
+        self._held_bytes = 0
+        self._disk, self._owner = disk, owner
+
+    @property
+    def held_bytes(self) -> int:
+        """See Sink."""
+        return self._held_bytes
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """See Sink."""
+        self._fresh.append(batch)
+        self._held_bytes += batch.nbytes
+        if self._held_bytes >= self._row_group_bytes:
+            self._check()
+            self._held_bytes = 0
+
+    def roll(self) -> None:
+        """See Sink."""
+        self._check()
+        self.rows += self._fresh
+        self._fresh, self._held_bytes = [], 0
+
+    def close(self) -> SinkTotals:
+        """See Sink."""
+        self.roll()
+        total = sum(checksum(batch) for batch in self.rows) % 2**64
+        return SinkTotals(sum(b.num_rows for b in self.rows), total, 0, ())
+
+    def abort(self) -> None:
+        """See Sink."""
+        self._fresh, self._held_bytes = [], 0
+
+    def _check(self) -> None:
+        try:
+            self._disk.check(self._owner, grows=False)
+        except OSError as e:
+            raise OutputError(f"results cannot be written: {e}") from e
+
+
+class SimFiles:
+    """See Files. Sinks are handed to `opened`, with the run that they are of."""
+
+    def __init__(
+        self, disk: SimDisk, here: ProcessorId, opened: Callable[[str, SimSink], None]
+    ) -> None:
+        self._disk, self._here, self._opened = disk, here, opened
+
+    def open_stream(self, task: StreamTask) -> FileSource:
+        """No stream is read from a file."""
         raise NotImplementedError
 
-    def check(self) -> None:
-        """The processor's invariants."""
+    def open_sink(self, task: QueryTask, row_group_bytes: int) -> SimSink:
+        """See Files."""
+        sink = SimSink(task.plan.output_schema, row_group_bytes, self._disk, self._here)
+        self._opened(task.run, sink)
+        return sink
 
-    def receive(self, source: str, message: Any) -> None:
-        """The processor's messages."""
+    def open_store(self, task: QueryTask) -> SpillStore | None:
+        """See Files."""
+        return open_store(self._here, task)
 
-    def _push_if_full(self) -> None:
-        if not self.scenario.spills or self.stopped:
-            return
-        want = bytes_to_push(
-            used_bytes=self.used_bytes(),
-            limit_bytes=self.limit,
-            held_bytes=sum(g.size for g in self.groups.values()),
-            spill_above_ratio=0.8,
-            push_fraction=0.3,
-            no_disk_adaptation=not self.participant.may_push(),
-            in_disk_adaptation=bool(self.pushing),
-        )
-        if want:
-            self._push(want)
-
-    def _push(self, want: int) -> None:
-        victims = choose_victims(
-            self._stats(),
-            want,
-            order=VictimOrder.LEAST_PRODUCTIVE,
-            now_s=self.world.now_s,
-            inactive_after_s=5.0,
-            rng=np.random.default_rng(0),
-        )
-        for g in victims.tolist():
-            group = self.groups[g]
-            self.pushing.append((g, group))
-            self.groups[g] = group.next_generation()
-        duration_s = self.world.faults.disk_s * (0.5 + self.world.random.random())
-        self.world.tell(self.address, f"pushes {victims.tolist()} for {duration_s:.2f} s")
-        self.world.at(duration_s, self, self._pushed)
-
-    def _pushed(self) -> None:
-        self.world.step_hook(self, "push", True)
-        if self.crashed or self.stopped:
-            return
-        size = sum(group.size for _, group in self.pushing)
-        self.scenario.written([(g, group.generation, group.rows) for g, group in self.pushing])
-        self.state_bytes -= size
-        self.spilled_bytes += size // FILE_SHARE
-        self.pushed_bytes += size
-        self.pushing = []
-        self.world.step_hook(self, "push", False)
-        if self.crashed:
-            return
-        manager = self.scenario.manager_address()
-        if self.order_begun:
-            self._answer_order(size)
-        self.act(self.participant.push_finished(), manager)
-        self._push_if_full()
-
-    def _ordered(self, source: str, m: PushPartitions) -> None:
-        if self.stopped or m.epoch < self.epoch or self.push_order == m:
-            return
-        done = self.order_done
-        if done is not None and (done.epoch, done.order) >= (m.epoch, m.order):
-            if done.order == m.order:
-                self.world.send(self.address, source, done)
-            return
-        self.epoch = m.epoch
-        if self.push_order is None:
-            self.push_order = m
-            self._push_if_ordered()
-
-    def _push_if_ordered(self) -> None:
-        """Begin an ordered push as soon as neither another push nor a move is under way."""
-        if self.push_order is None or self.stopped or self.pushing:
-            return
-        if self.participant.may_push():
-            self.order_begun = True
-            if any(g.size for g in self.groups.values()):
-                self._push(self.push_order.size_bytes)
-            else:
-                self._answer_order(0)
-
-    def _answer_order(self, size: int) -> None:
-        assert self.push_order is not None
-        order, self.push_order, self.order_begun = self.push_order, None, False
-        self.order_done = Pushed(order.query, order.epoch, order.order, size)
-        self.world.send(self.address, self.scenario.manager_address(), self.order_done)
-
-    def _stats(self) -> GroupStats:
-        size = np.zeros(self.scenario.partitions, dtype=np.int64)
-        produced, last = size.copy(), size.astype(np.float64)
-        for g, group in self.groups.items():
-            size[g], produced[g], last[g] = group.size, group.produced, group.last_insert_s
-        return GroupStats(size, produced, last)
+    def remove(self, dropped: Sequence[DroppedRun]) -> None:
+        """What is there stays, to be judged."""

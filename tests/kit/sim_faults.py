@@ -1,7 +1,8 @@
-"""What may go wrong: a random subset of faults per seed, scheduled on the world's clock."""
+"""What may go wrong, and what operators do: a random subset per seed, on the world's clock."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kit.sim_processor import SimProcessor
@@ -9,7 +10,7 @@ from kit.sim_processor import SimProcessor
 if TYPE_CHECKING:
     from kit.sim_run import Scenario
 
-LOAD_S = 18.0
+LOAD_S = 12.0
 """How long faults happen; sources are done, or stopped by back pressure, within it."""
 
 STEPS = (
@@ -20,16 +21,21 @@ STEPS = (
     "ReceivePartitions",
     "ReactivatePartitions",
     "FinishMove",
-    "push",
+    "PushPartitions",
+    "StopQuery",
+    "Assign",
+    "spill",
+    "groups",
+    "results",
 )
-"""Where a processor may be told to crash, before or after."""
+"""Where a processor may be told to crash, before or after: messages, and jobs by their lanes."""
+
+Chosen = Callable[[str, float], bool]
 
 
 def plan_faults(scenario: Scenario) -> set[str]:
     """Choose a random subset of faults and schedule it; the names of what was chosen."""
-    world, random = scenario.world, scenario.world.random
-    faults, kinds = world.faults, set[str]()
-    names = [p.address for p in scenario.processors]
+    random, kinds = scenario.world.random, set[str]()
 
     def chosen(kind: str, chance: float) -> bool:
         if random.random() < chance:
@@ -37,57 +43,89 @@ def plan_faults(scenario: Scenario) -> set[str]:
             return True
         return False
 
+    if not chosen("quiet", 0.1):
+        _net(scenario, chosen)
+        _disks(scenario, chosen)
+        _managers(scenario, chosen)
+        _processors(scenario, chosen)
+    return kinds
+
+
+def _net(scenario: Scenario, chosen: Chosen) -> None:
+    random, faults = scenario.world.random, scenario.world.faults
     faults.delay_s = random.choice((0.001, 0.005, 0.05))
-    if chosen("loss", 0.4):
+    if chosen("loss", 0.3):
         faults.loss = random.choice((0.02, 0.1, 0.3))
     if chosen("duplicate", 0.4):
         faults.duplicate = random.choice((0.05, 0.3))
     if chosen("slow", 0.4):
         faults.slow, faults.slow_s = random.choice((0.02, 0.1)), random.choice((0.5, 3.0, 8.0))
-    if chosen("slow disk", 0.3):
-        faults.disk_s = random.choice((1.0, 4.0))
-    if chosen("store", 0.3):
+    if chosen("cut", 0.25):
+        for _ in range(random.randint(1, 4)):
+            a, b = random.sample([*scenario.names, "m1", "m2"], 2)
+            since = random.uniform(0, LOAD_S)
+            faults.cuts.append((since, since + random.choice((0.5, 2.0, 4.5)), a, b))
+
+
+def _disks(scenario: Scenario, chosen: Chosen) -> None:
+    random, faults = scenario.world.random, scenario.world.faults
+    faults.job_s = random.choice((0.002, 0.02, 0.1))
+    if chosen("slow disk", 0.2):
+        faults.job_s = random.choice((0.5, 2.0))
+    if chosen("full disk", 0.2):
+        for _ in range(random.randint(1, 3)):
+            since = random.uniform(1, LOAD_S)
+            until = since + random.choice((0.5, 3.0, 6.0))
+            faults.full_disks.append((since, until, random.choice(scenario.names)))
+    if chosen("broken disk", 0.06):
+        since = random.uniform(1, LOAD_S)
+        faults.bad_disks.append((since, since + 3.0, random.choice(scenario.names)))
+    if chosen("store", 0.25):
         faults.store_loss = random.choice((0.1, 0.4))
-    if chosen("store outage", 0.2):
+    if chosen("store outage", 0.15):
         for _ in range(random.randint(1, 3)):
             since = random.uniform(0, LOAD_S)
             faults.store_outages.append((since, since + random.uniform(1, 4)))
-    if chosen("cut", 0.4):
-        for _ in range(random.randint(1, 4)):
-            a, b = random.sample([*names, "m1", "m2"], 2)
-            since = random.uniform(0, LOAD_S)
-            faults.cuts.append((since, since + random.choice((0.5, 2.0, 4.5)), a, b))
-    if chosen("manager crash", 0.4):
+
+
+def _managers(scenario: Scenario, chosen: Chosen) -> None:
+    world, random = scenario.world, scenario.world.random
+    if chosen("manager crash", 0.3):
         for _ in range(random.randint(1, 3)):
             world.at(random.uniform(0.5, LOAD_S), None, _crash_manager, scenario)
     if chosen("manager crash at write", 0.4):
-        scenario.managers[0].crash_at_write = (random.randint(1, 14), random.random() < 0.5)
+        scenario.managers[0].crash_at_write = (random.randint(1, 25), random.random() < 0.5)
         if random.random() < 0.5:
             world.at(LOAD_S * 0.6, None, _plan_crash_at_write, scenario)
-    if chosen("manager pause", 0.3):
+    if chosen("manager pause", 0.2):
         pause_s = random.choice((1.0, 4.0, 7.0, 9.0))
         world.at(random.uniform(1, LOAD_S), None, _pause_manager, scenario, pause_s)
-    if chosen("processor pause", 0.25):
+    # Whatever kills managers, somebody starts one again after a while.
+    for at_s in range(2, int(LOAD_S), 2):
+        world.at(at_s + random.random(), None, scenario.ensure_manager)
+
+
+def _processors(scenario: Scenario, chosen: Chosen) -> None:
+    world, random, names = scenario.world, scenario.world.random, scenario.names
+    if chosen("processor pause", 0.2):
         pause_s = random.choice((0.5, 2.0, 4.5, 9.0) if chosen("long", 0.2) else (0.5, 2.0, 4.5))
         at_s = random.uniform(1, LOAD_S)
-        world.at(at_s, None, _pause_processor, scenario, random.randrange(len(names)), pause_s)
-    if chosen("processor crash", 0.12):
-        at_s, who = random.uniform(1, LOAD_S), random.randrange(len(names))
-        world.at(at_s, None, scenario.processors[who].crash, "by chance")
+        world.at(at_s, None, _pause_processor, scenario, random.choice(names), pause_s)
+    if chosen("processor crash", 0.1):
+        at_s, who = random.uniform(1, LOAD_S), random.choice(names)
+        world.at(at_s, None, _crash_processor, scenario, who)
         if chosen("restart", 0.5):
-            delay_s = random.uniform(0.2, 8)
-            world.at(at_s + delay_s, None, _restart, scenario, scenario.processors[who])
+            world.at(at_s + random.uniform(0.2, 8), None, _restart, scenario, who)
     elif chosen("processor crash at step", 0.1):
-        plan = (random.choice(names), random.choice(STEPS), random.randint(1, 2))
+        plan = (random.choice(names), random.choice(STEPS), random.randint(1, 3))
         scenario.crash_plan = (*plan, random.random() < 0.5)
-    if chosen("late join", 0.3):
-        leaves, crashes = random.random() < 0.5, chosen("late crash", 0.25)
+    if chosen("late join", 0.25):
+        late = f"p{len(names)}"
         at_s = random.uniform(0.5, LOAD_S / 2)
-        world.at(at_s, None, _join_late, scenario, leaves, crashes)
-    # Whatever kills managers, somebody starts one again after a while.
-    for at_s in range(3, int(LOAD_S), 3):
-        world.at(at_s + random.random(), None, scenario.ensure_manager)
-    return kinds
+        world.at(at_s, None, scenario.start_processor, late)
+        if chosen("late crash", 0.2):
+            world.at(at_s + random.uniform(1, 5), None, _crash_processor, scenario, late)
+            world.at(at_s + random.uniform(6, 9), None, _restart, scenario, late)
 
 
 def _crash_manager(scenario: Scenario) -> None:
@@ -106,39 +144,27 @@ def _pause_manager(scenario: Scenario, pause_s: float) -> None:
     manager.paused_until_s = world.now_s + pause_s
     world.tell(manager.address, f"PAUSES for {pause_s} s")
     if pause_s > 2 and world.random.random() < 0.8:
-        # Somebody takes it for dead: two managers, one of them deposed.
-        world.at(pause_s / 2, None, _take_over, scenario)
+        # Somebody takes it for dead: two managers, one of them replaced without knowing it.
+        world.at(pause_s / 2, None, scenario.start_manager)
 
 
-def _take_over(scenario: Scenario) -> None:
-    scenario.start_manager()
+def _running(scenario: Scenario, name: str) -> SimProcessor | None:
+    return next((p for p in scenario.alive() if p.id == name), None)
 
 
-def _pause_processor(scenario: Scenario, who: int, pause_s: float) -> None:
-    processor = scenario.processors[who]
-    processor.paused_until_s = scenario.world.now_s + pause_s
-    scenario.world.tell(processor.address, f"PAUSES for {pause_s} s")
+def _pause_processor(scenario: Scenario, name: str, pause_s: float) -> None:
+    if (processor := _running(scenario, name)) is not None:
+        processor.paused_until_s = scenario.world.now_s + pause_s
+        scenario.world.tell(processor.address, f"PAUSES for {pause_s} s")
 
 
-def _join_late(scenario: Scenario, leaves: bool, crashes: bool) -> None:
-    world = scenario.world
-    newcomer = SimProcessor(world, scenario, f"p{len(scenario.names)}", 1, late=True)
-    scenario.processors.append(newcomer)
-    world.tell(newcomer.address, "joins late")
-    if leaves:
-        world.at(world.random.uniform(3, 12), newcomer, setattr, newcomer, "leaving", True)
-    if crashes:
-        world.at(world.random.uniform(1, 8), None, newcomer.crash, "by chance")
-        world.at(world.random.uniform(9, 12), None, _restart, scenario, newcomer)
+def _crash_processor(scenario: Scenario, name: str) -> None:
+    if (processor := _running(scenario, name)) is not None:
+        processor.crash("by chance")
 
 
-def _restart(scenario: Scenario, former: SimProcessor) -> None:
+def _restart(scenario: Scenario, name: str) -> None:
     """A crashed processor comes back, empty, under its old name."""
-    if former.crashed and not former.leaving:
-        address, incarnation = former.address, former.incarnation + 1
-        again = SimProcessor(scenario.world, scenario, address, incarnation, late=True)
-        for host in scenario.processors:  # a new connection is a new link
-            for split in scenario.splits:
-                host.outboxes.pop((split, address), None)
-        scenario.processors.append(again)
-        scenario.world.tell(address, f"starts again as incarnation {incarnation}")
+    former = [p for p in scenario.processors if p.id == name]
+    if former and former[-1].crashed and not former[-1].ended:
+        scenario.start_processor(name)

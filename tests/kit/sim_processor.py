@@ -1,400 +1,312 @@
-"""A processor's process, simulated: `Participant`, links and victim choice are the real ones."""
+"""A processor's process, simulated: the worker is the real one, and so are the bytes on its links.
+
+    net ─▶ receive ─▶ event ─▶ worker.handle ─▶ worker.step, again while there is work
+    worker ─▶ frames, acknowledgements, groups, messages ─▶ net;  jobs ─▶ lanes
+
+What the process does beside its worker (attach, beat, be let go, hand its results over) follows
+`shell.server`, call by call.
+"""
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from dovetail_processor.adaptation.victims import (
-    choose_groups_to_move,
-)
-from dovetail_processor.moves.instructions import (
-    ActivateGroups,
-    AdoptMap,
-    ChooseGroups,
-    DropGroups,
-    DropInert,
-    HoldGroups,
-    Instruction,
-    Local,
-    ReattachGroups,
-    ReleaseGroups,
-    Reply,
-    SendMarkers,
-    ShipGroups,
-    StoreInert,
-)
-from dovetail_processor.moves.link import Inbox
-from dovetail_processor.moves.participant import Participant
-from dovetail_proto.errors import Refusal
-from dovetail_proto.ids import Epoch, GroupId, ProcessorId, SplitId
-from dovetail_proto.messages import (
-    Assign,
-    EndOfMovedPartitions,
-    Heard,
-    Heartbeat,
-    Join,
-    Leave,
-    PushPartitions,
-    QueryLoad,
-    QueryStopped,
-    ReceivePartitions,
-    Refused,
-    Stage,
-    StopQuery,
-)
-from kit.sim_disk import SimDisk
-from kit.sim_join import SimGroup, Tuple, decode_groups, encode_groups
-from kit.sim_split import SimSplits
+from dovetail_processor.join.transfer import decode
+from dovetail_processor.operators.home import Sent
+from dovetail_processor.operators.links import Item
+from dovetail_processor.shell.frames import pack, unpack
+from dovetail_processor.worker import Worker
+from dovetail_proto.arrow_bytes import from_bytes
+from dovetail_proto.assignment import Leaving
+from dovetail_proto.errors import Domain, DovetailError, Refusal
+from dovetail_proto.feeds import IngestAck, IngestBatch, LinkAck
+from dovetail_proto.ids import ProcessorId, QueryName, SplitId
+from dovetail_proto.messages import ControlMessage, Heard, Join, Leave, ReceivePartitions
+from dovetail_proto.query import QueryPlan
+from dovetail_proto.wire import control, data
+from kit.sim_checks import Watch
+from kit.sim_disk import SimFiles, SimLane
+from kit.sim_feeds import OnCall
 from kit.sim_world import Violation, World
 
 if TYPE_CHECKING:
     from kit.sim_run import Scenario
 
-WINDOW_BYTES = 6
-"""Credit per link: small, so that links run dry and tuples wait at the split."""
+HEARTBEAT_S = 1.0
+HAND_OVER_S = 0.3
+"""Between two tries to hand results over, as in the process."""
 
-TIMER_S = 0.5
+STEP_S = 0.0004
+"""A step of the worker takes up to twice this."""
 
 
-class SimProcessor(SimSplits, SimDisk):
-    """One processor: instance, sink, maybe splits with their sources."""
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Bytes on a link; `source` is the processor's name, as its call tells it."""
+
+    source: ProcessorId
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """A LinkAck on its way back."""
+
+    source: ProcessorId
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A chunk of a move."""
+
+    data: tuple[bytes, ...]
+
+
+class SimProcessor:
+    """One process of a processor, from its start to its end. It is its worker's shell."""
 
     def __init__(
-        self, world: World, scenario: Scenario, address: str, incarnation: int, late: bool = False
+        self, world: World, scenario: Scenario, name: str, start: int, memory_bytes: int
     ) -> None:
         self.world, self.scenario = world, scenario
-        self.address = address
-        self.id = ProcessorId(self.address)
+        self.id = ProcessorId(name)
+        self.address = f"{name}.{start}:1"
         self.crashed = False
         self.paused_until_s = 0.0
-        self.incarnation = incarnation
-        self.epoch = Epoch(0)
-        self.obeyed = Epoch(0)  # the epoch of the last move message that was accepted
-        self.stopped = ""  # why the query was dropped here; empty while it runs
-        self.joined = False
-        self.leaving = False
-        self.assigned = 0  # version of the newest assignment
-        self.heir = ""  # of the result logs, as it says
-        splits = () if late else scenario.split_hosts.get(self.id, ())
-        known = scenario.stored_map() if late else scenario.map
-        if late and (len(known.groups_of(self.id)) or self.id in scenario.split_hosts):
-            # Its former incarnation took state with it: there is no query to start any more.
-            self.stopped = "started after its death"
-        self.participant = Participant(scenario.query, self.id, known, splits)
-        self.groups = {
-            int(g): SimGroup(scenario.inputs, 0, [0] * scenario.inputs)
-            for g in known.groups_of(self.id)
-            if not self.stopped
-        }
-        self.live = set(self.groups)  # groups that take tuples in; not those on their way out
-        self.inert: dict[tuple[str, int], dict[int, SimGroup]] = {}
-        self.received_s = np.full(scenario.partitions, -np.inf)
-        self.state_bytes = 0  # live, detached for a push, inert
-        self.limit = scenario.limit_bytes
-        self.start_disk()
-        self.produced = 0
-        self.inboxes: dict[str, Inbox] = {s: Inbox() for s in scenario.splits}
-        self.ticks = 0
+        self.ended = ""  # why it is over although it did not crash
+        self.ends = False  # it was told to leave, and cannot be refused
+        self.memory_bytes = memory_bytes
+        self._incarnation = scenario.next_incarnation()
+        self.files = SimFiles(scenario.disk, self.id, scenario.sink_opened)
+        self.worker = Worker(self.id, memory_bytes, self, now_s=world.now_s)
+        self.watch = Watch(self.worker, scenario)
+        self._snapshot = self.worker.heartbeat()
+        self._attached = ""  # the manager that has heard our Join
+        self._calls: dict[tuple[ProcessorId, SplitId], str] = {}  # whom frames came from
+        self._feeds: dict[tuple[str, int], int] = {}  # batches that came on sources' calls
+        self._stepping = False  # a step is due at once
+        self._beating = False  # a heartbeat is due at once
+        self._handed: Leaving | None = None  # the heir that has our results
         world.nodes[self.address] = self
-        world.at(world.random.random() * TIMER_S, self, self._timer)
-        if not late:
-            self.joined = True  # the query started with it
-        self.start_splits(splits)
+        world.at(world.random.random() * HEARTBEAT_S, self, self._timer)
+        world.at(0.0, self, self._idle)
 
-    # Messages ------------------------------------------------------------------------------------
+    # The worker's loop ----------------------------------------------------------------------------
 
-    def receive(self, source: str, m: Any) -> None:
+    def event(self, event: Callable[[], None]) -> None:
+        """Have the worker handle something, then go on with its work."""
+        self.worker.handle(event, self.world.now_s)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if not self._stepping:
+            self._stepping = True
+            self.world.at(STEP_S * 2 * self.world.random.random(), self, self._step)
+
+    def _step(self) -> None:
+        self._stepping = False
+        if self.worker.step(self.world.now_s):
+            self._go_on()
+
+    def _idle(self) -> None:
+        """The time goes on, also where nothing happens."""
+        if not self._stepping and self.world.now_s >= self.worker.next_s:
+            self._step()
+        self.world.at(max(0.001, self.worker.next_s - self.world.now_s), self, self._idle)
+
+    # What the worker needs ------------------------------------------------------------------------
+
+    def lane(self, name: str) -> SimLane:
+        """See Lanes."""
+        return SimLane(self.world, self, name)
+
+    def tell_manager(self, message: ControlMessage) -> None:
+        """See Shell."""
+        self.watch.says(message)
+        encoded = control.encode(self.id, message)
+        self.world.send(self.address, self.scenario.manager_address(), encoded)
+
+    def send_frame(self, to: ProcessorId, split: SplitId, number: int, item: Item | None) -> None:
+        """See Shell."""
+        self._send_to(to, Frame(self.id, pack(split, number, item)))
+
+    def send_ack(self, to: ProcessorId, ack: LinkAck) -> None:
+        """See Shell."""
+        call = self._calls.get((to, ack.split))
+        if call is not None:
+            self.world.send(self.address, call, Ack(self.id, data.encode(ack)))
+
+    def send_groups(
+        self, to: ProcessorId, message: ReceivePartitions, ended: Callable[[], None]
+    ) -> None:
+        """See Shell."""
+        self._send_to(to, Parts(tuple(data.encode_parts(message))))
+        self.world.at(self.world.random.random() * 0.1, self, self.event, ended)
+
+    def _send_to(self, to: ProcessorId, message: object) -> None:
+        address = self.worker.peers.get(to)
+        if address is not None:
+            self.world.send(self.address, address, message)
+
+    def beat(self) -> None:
+        """See Shell."""
+        self._snapshot = self.worker.heartbeat()
+        if not self._beating:
+            self._beating = True
+            self.world.at(STEP_S, self, self._beat)
+
+    def give_up(self, error: DovetailError) -> None:
+        """See Shell."""
+        raise Violation(f"{self.address} gives up: {error}")
+
+    # Messages -------------------------------------------------------------------------------------
+
+    def receive(self, source: str, message: Any) -> None:
         """Anything that arrives."""
-        if isinstance(m, list):
-            self._frames(source, m)
-        elif isinstance(m, tuple):
-            self._acknowledged(source, *m)
-        elif isinstance(m, Heard):
-            self._heard(m)
-        elif isinstance(m, StopQuery):
-            if m.epoch >= self.epoch:
-                self.epoch = m.epoch
-                self.stop(m.cause)
-                self.world.send(self.address, source, QueryStopped(m.query, m.epoch))
-        elif isinstance(m, PushPartitions):
-            self._ordered(source, m)
-        elif isinstance(m, Assign):
-            if m.version > self.assigned:
-                leaving = json.loads(m.document)["leaving"]
-                self.assigned, self.heir = m.version, (leaving or {}).get("heir") or ""
-        else:
-            self._move_message(source, m)
+        with suppress(DovetailError):  # the call ends; what it brought is lost
+            match message:
+                case bytes():
+                    self._hear(source, control.decode(message)[1])
+                case Frame(sender, packed):
+                    split, number, item, size_bytes = unpack(packed, self._plan)
+                    self._calls[sender, split] = source
+                    self.event(lambda: self.worker.frame(split, number, item, size_bytes))
+                case Ack(sender, packed):
+                    a = data.decode(LinkAck, packed)
+                    news = (a.number, a.allowed_bytes, a.done_number)
+                    self.event(lambda: self.worker.acknowledged(sender, a.split, *news))
+                case Parts(parts):
+                    m = data.decode_parts(parts, 1 << 30)
+                    arrived = decode(m.payload, self._plan(m.ref.query), m.groups)
+                    self._control(m, arrived)
+                case OnCall(call, place, batch):
+                    if self._feeds.get((source, call), 0) == place:
+                        self._feeds[source, call] = place + 1
+                        self._take_batch(source, batch)
+                case Refusal():
+                    self._refused(message)
 
-    def _move_message(self, source: str, m: Any) -> None:
-        if self.stopped or not self.joined:
-            return  # a processor is given a query, and takes part in its moves, once it is in
-        name = type(m).__name__
-        self.world.step_hook(self, name, True)
+    def _plan(self, query: QueryName) -> QueryPlan:
+        found = self.worker.queries.get(query)
+        if found is None:
+            raise Refusal(Domain.QUERY, f"query {query!r} does not run here")
+        return found.task.plan
+
+    def _hear(self, source: str, message: ControlMessage) -> None:
+        if isinstance(message, Heard):
+            if message.incarnation != self._incarnation:
+                return
+            self._attached = source
+            if not message.member:
+                self._let_go()
+                return
+        self._control(message)
+
+    def _control(self, message: ControlMessage, arrived: Any = None) -> None:
+        step = type(message).__name__
+        self.world.step_hook(self, step, True)
         if self.crashed:
             return
-        # What is sent to the manager goes to whoever leads, as this processor knows it.
-        to = self.scenario.manager_address() if isinstance(m, ReceivePartitions) else source
-        try:
-            out = self.participant.handle(m, self._local())
-        except Refusal as e:
-            refused = Refused(
-                m.ref,
-                getattr(m, "chunk", -1),
-                name,
-                e.domain,
-                e.message,
-                self.participant.epoch,
-                self.participant.map.version,
+        if step not in ("Heard", "Assign"):
+            self.world.tell(self.address, message)
+        self.watch.heard(message)
+        self.event(lambda: self.worker.control(message, arrived))
+        self.world.step_hook(self, step, False)
+
+    def _take_batch(self, source: str, m: IngestBatch) -> None:
+        def answer(what: IngestAck | DovetailError) -> None:
+            self.world.send(self.address, source, (m.source, what))
+
+        def routed(rows: int, readers: int) -> None:
+            answer(IngestAck(m.sequence, rows, readers))
+
+        def accept() -> None:
+            home = self.worker.streams.home(m.stream)
+            batch = from_bytes(m.payload, home.task.schema, "a batch")
+            before = home.rows
+            reading = [r for r in home.readers.values() if not r.gone and r.end is None]
+            listening = [self.worker.queries[r.query].task.run for r in reading]
+            self.worker.accept(
+                m.stream, Sent(m.source, m.sequence, batch, routed, answer, m.rows_left)
             )
-            self.world.tell(self.address, e)
-            self.world.send(self.address, to, refused)
-            return
-        if m.ref.epoch < self.obeyed:
-            raise Violation(f"{self.address} obeys epoch {m.ref.epoch} after {self.obeyed}")
-        self.obeyed = m.ref.epoch
-        self.epoch = max(self.epoch, self.participant.epoch)
-        self.act(out, to)
-        self.world.step_hook(self, name, False)
+            if home.rows > before:
+                self.scenario.accepted(m.stream, batch, listening)
 
-    def act(self, out: list[Instruction], reply_to: str) -> None:
-        """Carry out what the machine says."""
-        for i in out:
-            match i:
-                case Reply(message):
-                    self.world.tell(self.address, (reply_to, message))
-                    self.world.send(self.address, reply_to, message)
-                case ChooseGroups():
-                    self._choose(i, reply_to)
-                case ShipGroups():
-                    self._ship(i)
-                case ReattachGroups(groups):
-                    self._go_live(groups)
-                case DropGroups(groups):
-                    for g in groups:
-                        self.live.discard(g)
-                        self.state_bytes -= self.groups.pop(g).size
-                case StoreInert(move, chunk, _, payload):
-                    stored = decode_groups(payload, self.scenario.inputs)
-                    self.inert[move, chunk] = stored
-                    self.state_bytes += sum(g.size for g in stored.values())
-                case ActivateGroups(move, chunk, groups):
-                    self.groups.update(self.inert.pop((move, chunk)))
-                    self.received_s[list(groups)] = self.world.now_s
-                    self._go_live(groups)
-                case DropInert(move, chunk, _):
-                    self.state_bytes -= sum(g.size for g in self.inert.pop((move, chunk)).values())
-                case HoldGroups(groups):
-                    self._hold(set(groups))
-                case SendMarkers(move, chunk, to, splits):
-                    for s in splits:
-                        marker = EndOfMovedPartitions(self.scenario.query, move, chunk, s)
-                        box = self._outbox(s, to)
-                        self._post(s, to, box.mark(marker, self.world.now_s))
-                case ReleaseGroups(groups, owner):
-                    self._release(groups, owner)
-                case AdoptMap():
-                    pass
-        self._top_up()
+        def guarded() -> None:
+            try:
+                accept()
+            except DovetailError as e:
+                answer(e)
 
-    def _go_live(self, groups: tuple[GroupId, ...]) -> None:
-        for g in groups:
-            other = [p.address for p in self.scenario.processors if p is not self and g in p.live]
-            if other:
-                raise Violation(f"group {g} is live at {self.address} and {other}")
-            self.live.add(g)
+        self.event(guarded)
 
-    def _choose(self, i: ChooseGroups, reply_to: str) -> None:
-        if i.groups:
-            chosen = i.groups
-        else:
-            spilled = np.zeros(self.scenario.partitions, dtype=bool)
-            for g, group in self.groups.items():
-                spilled[g] = group.generation > 0
-            settle_s = self.scenario.settle_s
-            movable = self.received_s <= self.world.now_s - settle_s
-            movable[list(i.exclude)] = False
-            ids = choose_groups_to_move(
-                self._stats(),
-                i.want_bytes,
-                movable=movable,
-                spilled=spilled,
-                paper_restrictions=self.scenario.paper_restrictions,
-            )
-            chosen = tuple(GroupId(int(g)) for g in ids)
-        sizes = tuple(self.groups[g].size for g in chosen)
-        self.act(self.participant.groups_chosen(i.ref.move, chosen, sizes), reply_to)
-
-    def _ship(self, i: ShipGroups) -> None:
-        self.live.difference_update(i.groups)
-        groups = {int(g): self.groups[g] for g in i.groups}
-        size = sum(g.size for g in groups.values())
-        message = ReceivePartitions(i.ref, i.chunk, i.groups, size, encode_groups(groups))
-        self.world.tell(self.address, (i.receiver, message))
-        self.world.send(self.address, i.receiver, message)
-
-    # Instance ------------------------------------------------------------------------------------
-
-    def _frames(self, source: str, message: list[Any]) -> None:
-        split, *frames = message
-        if self.stopped:
-            return
-        inbox = self.inboxes[split]
-        for number, item in frames:
-            size = item[3] if isinstance(item, tuple) else 0
-            if not inbox.take(number, size):
-                continue
-            if isinstance(item, tuple):
-                self._insert(item)
-            else:
-                self.world.tell(self.address, item)
-                manager = self.scenario.manager_address()
-                self.act(self.participant.marker(item), manager)
-        self._top_up(also=split)
-        self._push_if_full()
-
-    def _insert(self, row: Tuple) -> None:
-        group = row[2] % self.scenario.partitions
-        if group not in self.live:
-            raise Violation(f"{self.address} got {row} of group {group}, which is not live there")
-        held = self.groups[group]
-        results = held.insert(row, self.world.now_s)
-        if results is None:
-            return
-        self.state_bytes += row[3]
-        self.produced += len(results)
-        self.scenario.emitted(row, held.generation, results)
-
-    def _top_up(self, also: str = "") -> None:
-        """Grant credit while memory is free, and answer `also` in any case."""
-        free = self.limit - self.used_bytes()
-        for split, inbox in self.inboxes.items():
-            grant = min(WINDOW_BYTES - inbox.outstanding_bytes, free) if inbox.number else 0
-            if split == also and inbox.number == 0:
-                grant = min(WINDOW_BYTES - inbox.outstanding_bytes, free)
-            if grant > 0:
-                inbox.grant(grant)
-                free -= grant
-            if grant > 0 or split == also:
-                host = self.scenario.host_of(split)
-                answer = (split, inbox.number, inbox.allowed_bytes)
-                self.world.send(self.address, host, answer)
-
-    def used_bytes(self) -> int:
-        """Everything that counts against the limit."""
-        credit = sum(i.outstanding_bytes for i in self.inboxes.values())
-        return self.state_bytes + credit + self.participant.reserved_bytes
-
-    # Life ----------------------------------------------------------------------------------------
+    # Life -----------------------------------------------------------------------------------------
 
     def _timer(self) -> None:
-        self.world.at(TIMER_S, self, self._timer)
-        self.ticks += 1
-        for (split, to), box in self.outboxes.items():
-            self._post(split, to, box.resend(self.world.now_s))
-        self._push_if_ordered()
-        self._push_if_full()
-        if self.ticks % 2:
+        self.world.at(HEARTBEAT_S, self, self._timer)
+        if self._attached != self.scenario.manager_address():
+            self.tell_manager(self._join())
             return
-        manager = self.scenario.manager_address()
-        if not self.joined:
-            join = Join(self.id, self.incarnation, "0", self.limit)
-            self.world.send(self.address, manager, join)
-            return
-        if self.leaving and self.ticks % 8 == 0:
-            self.world.send(self.address, manager, Leave(self.id, self.incarnation, self.heir))
-        load = QueryLoad(
-            self.scenario.query,
-            len(self.groups),
-            sum(g.size for g in self.groups.values()),
-            self.spilled_bytes,
-            self.produced,
-            pushed_bytes=self.pushed_bytes,
-            state_limit_bytes=self.limit,
-            stage=Stage.CLOSED if self.leaving and not self.groups else Stage.RUNNING,
-        )
-        adapting = self.participant.adapting is not None or bool(self.pushing)
-        beat = Heartbeat(self.id, self.incarnation, self.used_bytes(), (load,), adapting)
-        self.world.send(self.address, manager, replace(beat, assigned=self.assigned))
+        self._beat()
 
-    def _heard(self, m: Heard) -> None:
-        if m.incarnation != self.incarnation or m.epoch < self.epoch:
+    def _join(self) -> Join:
+        return Join(self.id, self._incarnation, "1", self.memory_bytes, self.address)
+
+    def _beat(self) -> None:
+        """A heartbeat has the last look at the worker, and has it looked at anew."""
+        self._beating = False
+        if not self._attached:
             return
-        self.epoch = m.epoch
-        if m.member:
-            self.joined = True
-        elif self.leaving and not self.groups:
-            self._hang_up()
-            self.crashed = True
-            self.world.tell(self.address, "has left")
+        self.tell_manager(replace(self._snapshot, incarnation=self._incarnation))
+        self._snapshot = self.worker.heartbeat()
+        leaving = self.worker.leaving
+        if leaving is not None or self.ends:
+            heir = leaving.heir if leaving is not None and leaving == self._handed else None
+            self.tell_manager(Leave(self.id, self._incarnation, heir or "", self.ends))
+        if leaving is not None and leaving != self._handed and self.worker.finds_nothing_more:
+            self.world.at(HAND_OVER_S * self.world.random.random(), self, self._hand_over, leaving)
+
+    def _hand_over(self, leaving: Leaving) -> None:
+        there = any(p.id == leaving.heir for p in self.scenario.alive())
+        if self.worker.leaving == leaving and (there or leaving.heir is None):
+            self._handed = leaving
+            self.beat()
+
+    def _let_go(self) -> None:
+        """The cluster goes on without it: it has left, or was taken for dead."""
+        if self.worker.leaving is not None or self.ends:
+            self.end("has left")
+            return
+        self.world.tell(self.address, "was let go; joins anew")
+        self.world.happened.add("taken for dead")
+        self.worker.handle(self.worker.drop_all, self.world.now_s)
+        self._incarnation = self.scenario.next_incarnation()
+        self.tell_manager(self._join())
+
+    def _refused(self, error: Refusal) -> None:
+        """The manager does not take it in."""
+        if error.domain is Domain.MEMBER and "is over" in str(error):
+            self._let_go()
         else:
-            self.stop("the cluster let it go")
+            self.give_up(error)
 
-    def _hang_up(self) -> None:
-        """Close the links: the markers of the last groups came behind all that was sent.
-
-        Of a query that was dropped here nothing is awaited: splits elsewhere may hear later that it
-        has failed, and send until then.
-        """
-        for host in self.scenario.processors:
-            for split, inbox in self.inboxes.items():
-                box = host.outboxes.pop((split, self.address), None)
-                behind = box is not None and (box.pending or box.sent_number != inbox.number)
-                if behind and not self.stopped:
-                    raise Violation(f"{self.address} leaves before {split} has sent it all")
-
-    def stop(self, cause: str) -> None:
-        """Drop the query; results stay."""
-        if not self.stopped:
-            self.world.tell(self.address, f"drops the query: {cause}")
-        self.stopped = cause
-        self.groups, self.inert, self.held, self.outboxes = {}, {}, {}, {}
-        self.live, self.pushing, self.state_bytes = set(), [], 0
+    def end(self, why: str) -> None:
+        """It is over, in order."""
+        self.worker.stop("the processor stops")
+        self.crashed, self.ended = True, why
+        self.world.tell(self.address, why)
 
     def crash(self, why: str) -> None:
         """Lose all memory, for good."""
-        self.crashed = True
-        self.live = set()
-        self.world.tell(self.address, f"CRASHES {why}")
+        if not self.crashed:
+            self.crashed = True
+            self.world.happened.add("processor crash")
+            self.world.tell(self.address, f"CRASHES {why}")
 
     def check(self) -> None:
         """Invariants of this node."""
-        if self.stopped:
-            return
-        self.participant.check()
-        used = self.used_bytes()
-        if used > self.limit:
-            raise Violation(f"{self.address} uses {used} of {self.limit} bytes")
-        if self.participant.owned != self.groups.keys():
-            raise Violation(f"{self.address} owns {self.participant.owned}, has {set(self.groups)}")
-
-    def idle(self) -> bool:
-        """Nothing is to be sent, held or written any more."""
-        return (
-            not self.held
-            and not self.pushing
-            and all(self.sent[s] >= len(rows) for s, rows in self.sources.items())
-            and all(
-                (not b.pending and not b.unacked) or self._gone(to)
-                for (_, to), b in self.outboxes.items()
-            )
-        )
-
-    def _gone(self, address: str) -> bool:
-        """Whether a processor died with no group left: its links close, the query goes on.
-
-        All that was sent for its groups had arrived before they moved; if not, the bags differ.
-        """
-        dead = any(p.crashed for p in self.scenario.processors if p.address == address)
-        return dead and not self.scenario.stored_map().groups_of(ProcessorId(address)).size
-
-    def _local(self) -> Local:
-        return Local(self.limit - self.used_bytes(), bool(self.pushing))
-
-
-def split_name(query: str, index: int) -> SplitId:
-    """The id of an input's split."""
-    return SplitId(f"{query}/{index}")
+        self.watch.look()

@@ -1,43 +1,66 @@
-"""One seed: a random cluster, random data, a random subset of faults, healing, and the verdict.
+"""One seed: a random cluster, random rows, a random subset of faults, healing, and the verdict.
 
-load with faults ──▶ healing (quiet network, a manager that leads) ──▶ all moves have ended
-                                                                      results vs oracle
+load with faults ──▶ healing (quiet network, a manager leads) ──▶ all rows sent, all queries closed
+                                                                  run + clean-up vs DuckDB
 """
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import count
-from math import prod
 from pathlib import Path
+from unittest.mock import patch
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from dovetail_manager.adaptation.initial import distribute, place_splits
-from dovetail_manager.adaptation.policies import POLICIES
-from dovetail_manager.adaptation.snapshot import AdaptationSettings
-from dovetail_manager.membership import IN, Member, MemberState
-from dovetail_manager.moves.records import map_key
-from dovetail_manager.moves.steps import MoveSettings
-from dovetail_manager.planner import plan_query
-from dovetail_manager.query import Query
-from dovetail_manager.records import QueryRecord, StreamRecord
-from dovetail_manager.state import ControllerSettings
+from dovetail_processor.query import Query
+from dovetail_processor.worker import Worker
+from dovetail_proto import spill_format
 from dovetail_proto.assignment import DiskSettings
-from dovetail_proto.ids import ProcessorId, QueryName, StreamName
-from dovetail_proto.partition_map import PartitionMap, map_from_json
+from dovetail_proto.cluster_memory import smallest_limit
+from dovetail_proto.ids import StreamName
+from dovetail_proto.messages import Pushed, Stage
 from dovetail_proto.query import QueryPlan
+from kit.sim_disk import SimDisk, SimSink
 from kit.sim_faults import LOAD_S, plan_faults
-from kit.sim_join import Result, Tuple, oracle, owed
-from kit.sim_manager import SimManager, SimStore
-from kit.sim_processor import SimProcessor, split_name
+from kit.sim_feeds import SimFeed
+from kit.sim_judge import judge
+from kit.sim_manager import ManagerSettings, SimManager, SimStore
+from kit.sim_operator import Operator
+from kit.sim_processor import SimProcessor
+from kit.sim_queries import QUERIES, STREAMS, planned, rows
 from kit.sim_world import Faults, Violation, World, tell_story
 
 HEAL_S_MAX = 200.0
 """Longer than any chain of resends and deadlines of a quiet network."""
+
+IN_MEMORY = Path("/dev/shm")
+
+
+@dataclass(slots=True)
+class Submission:
+    """A query of the scenario, and what is to be known to judge it."""
+
+    name: str
+    sql: str
+    plan: QueryPlan
+    policies: list[str]  # that it has had; the last one is asked for
+    at_s: float
+    spill: str
+    disk: DiskSettings
+    expected_bytes: int | None
+    weights: list[float] | None
+    run: str = ""  # once it is durable
+    listening_s: float = float("inf")  # when every processor knew of it
+    closing_s: float = float("inf")  # when it was asked to close
+    end: tuple[str, str] = ("", "")
+    given_up: str = ""  # why it was never submitted
 
 
 @dataclass(slots=True)
@@ -45,86 +68,96 @@ class Verdict:
     """What a seed did."""
 
     seed: int
-    failed: str  # why the query failed; empty if it did not
+    ends: Counter[str]  # of its queries
     moves: Counter[str]  # by outcome
     pushes: int
+    forced: int
+    owed: int
     events: int
     results: int
     kinds: frozenset[str] = field(default_factory=frozenset)
 
 
-SCHEMA = pa.schema([("k", pa.int64())])
-
-
-@cache
-def planned(inputs: int, partitions: int) -> QueryPlan:
-    """A join of the streams s0, s1, …; planning takes longer than many seeds."""
-    joined = " ".join(f"JOIN s{i} ON s{i}.k = s0.k" for i in range(1, inputs))
-    schemas = {f"s{i}": SCHEMA for i in range(inputs)}
-    return plan_query(f"SELECT s0.k FROM s0 {joined}", schemas, name="q", partitions=partitions)
-
-
 class Scenario:
     """Everything random about a run, and the bookkeeping that judges it."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, folder: Path) -> None:
         random = world.random
         self.world = world
         world.step_hook = self.step_hook
-        self.query = QueryName("q")
-        self.inputs = random.choice((2, 3, 3))
-        self.partitions = random.randint(4, 10)
-        names = [ProcessorId(f"p{i}") for i in range(random.randint(2, 4))]
-        self.names = names
-        self.policy = random.choice(
-            ("lazy-disk", "lazy-disk", "active-disk", "distributed", "disk", "none")
+        self.disk = SimDisk(world, folder)
+        self.names = [f"p{i}" for i in range(random.choice((2, 2, 3, 3, 4)))]
+        self.queries = [self._query(n) for n in range(random.choice((1, 1, 1, 2, 2, 3)))]
+        self.memory = self._memory()
+        self.settings = ManagerSettings(
+            move_interval_s=random.choice((1.0, 3.0)),
+            step_timeout_s=random.choice((1.5, 3.0)),
+            chunk_bytes=random.choice((1, 20_000, 1 << 20)),
+            chunks_in_flight=random.choice((1, 2, 3)),
+            settle_intervals=random.choice((0, 2)),
+            paper_restrictions=random.random() < 0.1,
+            force_above_ratio=random.choice((0.05, 0.4)),
         )
-        self.spills = POLICIES[self.policy].spills_locally
-        weights = [random.choice((1.0, 1.0, 4.0, 9.0)) for _ in names]
-        owners = distribute(self.partitions, names, weights)
-        self.map = PartitionMap.initial(self.query, owners)
-        self.split_hosts = place_splits(
-            self.query, [names[i % len(names)] for i in range(self.inputs)]
-        )
-        self.hosts = {s: p for p, splits in self.split_hosts.items() for s in splits}
-        self.splits = tuple(split_name(self.query, i) for i in range(self.inputs))
-        self.streams = {s: self._rows(i) for i, s in enumerate(self.splits)}
-        total = sum(row[3] for rows in self.streams.values() for row in rows)
-        self.limit_bytes = (
-            max(50, int(total * random.uniform(0.2, 0.6))) if self.spills else total + 60
-        )
-        self.gap_s = random.choice((0.4, 0.9))
-        self.settle_s = random.choice((0.0, 5.0))
-        self.replays = random.random() < 0.5
-        self.paper_restrictions = random.random() < 0.1
-        self.settings = ControllerSettings(
-            adaptation=AdaptationSettings(
-                move_interval_s=random.choice((1.0, 3.0)), move_min_fraction=0.02
-            ),
-            moves=MoveSettings(
-                resend_s=0.5,
-                step_timeout_s=random.choice((1.5, 3.0)),
-                chunk_bytes=random.choice((1, 8, 1000)),
-                chunks_in_flight=random.choice((1, 2, 3)),
-            ),
-            dead_after_s=6.0,
-        )
-        self.expected_bytes = total if random.random() < 0.5 else None
-        self.results: list[Result] = []
-        self.counts: dict[int, dict[int, list[int]]] = {}  # key → generation → per input
-        self.made: Counter[int] = Counter()  # key → combinations produced
-        self.disk: list[tuple[int, int, dict[int, list[list[int]]]]] = []
+        self.repeats = random.choice((0.0, 0.0, 0.1))
+        """How often a source sends again what was answered."""
         self.store = SimStore()
-        self.processors: list[SimProcessor] = []
+        self.processors: list[SimProcessor] = []  # every process that was ever started
         self.managers: list[SimManager] = []
+        self.feeds: list[SimFeed] = []
+        self.sinks: dict[str, list[SimSink]] = {}  # by run
+        self.taken: dict[tuple[str, str], list[pa.RecordBatch]] = {}  # by run and stream
+        self._taken_once: set[tuple[str, str, int]] = set()  # run, stream, first row's number
+        self.forced_bytes: Counter[str] = Counter()  # by run: pushed by order
+        self._orders: set[tuple[str, int, int]] = set()
+        self._marks: dict[str, NDArray[np.int64]] = {}
         self.crash_plan: tuple[str, str, int, bool] | None = None  # who, step, n-th, before?
         self._steps_seen: Counter[tuple[str, str]] = Counter()
-        self._address = count(1)
+        self._managers = count(1)
+        self._incarnations = count(1)
+        self._starts: Counter[str] = Counter()
 
-    def _rows(self, index: int) -> list[Tuple]:
+    def _query(self, n: int) -> Submission:
         random = self.world.random
-        rows = random.randint(15, 45)
-        return [(index, n, random.randint(0, 13), random.randint(1, 3)) for n in range(1, rows + 1)]
+        number, name = random.randrange(len(QUERIES)), f"q{n}"
+        plan = planned(number, name, random.choice((4, 8, 12)))
+        policy = random.choice(
+            ("lazy-disk", "lazy-disk", "active-disk", "active-disk", "disk", "distributed", "none")
+        )
+        weights = [random.choice((1.0, 1.0, 4.0)) for _ in self.names]
+        return Submission(
+            name,
+            QUERIES[number],
+            plan,
+            [policy],
+            0.5 if n == 0 else random.uniform(0.5, 4.0),
+            f"{self.disk.root}/spill-{name}",
+            DiskSettings(
+                allowed=True,
+                victims=random.choice(("least-productive", "random", "least-recent")),
+                push_fraction=random.choice((0.3, 0.6)),
+                spill_above_ratio=random.choice((0.15, 0.4, 0.8)),
+                inactive_after_s=random.choice((2.0, 60.0)),
+                productivity_half_life_s=random.choice((0.0, 0.0, 2.0)),
+            ),
+            random.choice((None, 1 << 20, 4 << 20)),
+            weights if random.random() < 0.5 else None,
+        )
+
+    def _memory(self) -> dict[str, int]:
+        """Unequal limits, all of them small."""
+        random = self.world.random
+        least = sum(
+            smallest_limit(
+                inputs=len(q.plan.inputs),
+                partitions=q.plan.partitions,
+                hosted=len(q.plan.inputs),
+                peers=len(self.names) + 1,
+            )
+            for q in self.queries
+        )
+        unequal = random.random() < 0.5
+        more = lambda: random.choice((1.0, 1.0, 1.3, 2.0)) if unequal else 1.0  # noqa: E731
+        return {name: int(least * more()) for name in [*self.names, f"p{len(self.names)}"]}
 
     # What nodes ask and tell ----------------------------------------------------------------------
 
@@ -132,193 +165,193 @@ class Scenario:
         """Who leads, as service discovery knows it."""
         return self.managers[-1].address if self.managers else "nobody"
 
-    def host_of(self, split: str) -> str:
-        """Where a split runs."""
-        return self.hosts[split_name(self.query, int(split[-1]))]
+    def home_address(self, stream: StreamName) -> str | None:
+        """Where a stream is, as the manager tells."""
+        manager = self.managers[-1]
+        if manager.crashed or manager.paused_until_s > self.world.now_s:
+            return None
+        home = manager.home_of(stream)
+        found = [p.address for p in self.alive() if p.id == home]
+        return found[-1] if found else None
 
-    def emitted(self, row: Tuple, generation: int, results: list[Result]) -> None:
-        """A tuple was joined: produced + owed = total must hold for its key."""
-        index, _, key, _ = row
-        self.results += results
-        self.made[key] += len(results)
-        generations = self.counts.setdefault(key, {})
-        generations.setdefault(generation, [0] * self.inputs)[index] += 1
-        within = sum(prod(c) for c in generations.values())
-        if within != self.made[key]:
-            raise Violation(f"key {key}: produced {self.made[key]}, generations hold {within}")
+    def next_incarnation(self) -> int:
+        """Greater than all before."""
+        return next(self._incarnations)
 
-    def written(self, parts: list[tuple[int, int, dict[int, list[list[int]]]]]) -> None:
-        """A push is committed."""
-        known = {(g, generation) for g, generation, _ in self.disk}
-        for g, generation, _ in parts:
-            if (g, generation) in known:
-                raise Violation(f"group {g} generation {generation} is on disk twice")
-        self.disk += parts
+    def sink_opened(self, run: str, sink: SimSink) -> None:
+        """A process writes results."""
+        self.sinks.setdefault(run, []).append(sink)
+
+    def accepted(self, stream: str, batch: pa.RecordBatch, runs: list[str]) -> None:
+        """A stream has taken a batch in, for these queries."""
+        for run in set(runs):
+            once = (run, stream, batch.column("n")[0].as_py())
+            if once in self._taken_once:
+                self.blame(f"{run} takes the batch from row {once[2]} of {stream} twice")
+            self._taken_once.add(once)
+            self.taken.setdefault((run, stream), []).append(batch)
+
+    def forced(self, run: str, message: Pushed) -> None:
+        """An ordered push was done; once for each order."""
+        order = (run, int(message.epoch), message.order)
+        if order not in self._orders:
+            self._orders.add(order)
+            self.forced_bytes[run] += message.size_bytes
+
+    def blame(self, what: str) -> None:
+        """A violation, found in the middle of the product's work: raised when that is over."""
+        self.world.blamed = self.world.blamed or what
+
+    def check_live(self, worker: Worker, query: Query) -> None:
+        """A group takes rows in at most one place."""
+        for p in self.alive():
+            other = p.worker.queries.get(query.task.name)
+            if p.worker is worker or other is None or other.task.run != query.task.run:
+                continue
+            both = query.join.live & other.join.live
+            if both.any() and other.stage is Stage.RUNNING:
+                group = int(np.flatnonzero(both)[0])
+                raise Violation(f"group {group} is live at {worker.here} and {p.address}")
+
+    def check_marks(self, query: Query) -> None:
+        """What a group has taken it has taken, wherever it goes; unless its query has failed."""
+        if query.task.name in self.store.failed:
+            return
+        marks = query.state.marks
+        seen = self._marks.setdefault(query.task.run, np.full_like(marks, -1))
+        back = (marks < seen) & query.join.live
+        if back.any():
+            i, group = (int(x[0]) for x in np.nonzero(back))
+            raise Violation(
+                f"{query.here}: the mark of group {group}, input {i}, fell from "
+                f"{seen[i, group]} to {marks[i, group]}"
+            )
+        np.maximum(seen, np.where(query.join.live, marks, -1), out=seen)
 
     def step_hook(self, node: SimProcessor, step: str, before: bool) -> None:
         """Crash a node before or after the n-th time that it takes a step, if so planned."""
         if before:
-            self._steps_seen[node.address, step] += 1
+            self._steps_seen[node.id, step] += 1
         plan = self.crash_plan
-        if plan and plan == (node.address, step, self._steps_seen[node.address, step], before):
+        if plan and plan == (node.id, step, self._steps_seen[node.id, step], before):
             node.crash(f"{'before' if before else 'after'} {step}")
 
     # Cluster --------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Write the query and its members to the store and start everyone."""
-        query = QueryRecord(
-            self.query,
-            planned(self.inputs, self.partitions),
-            self.policy,
-            0.0,
-            DiskSettings(self.spills),
-            self.split_hosts,
-            self.expected_bytes,
-            spill="/spill",
-        )
-        for index, split in enumerate(self.splits):
-            stream = StreamRecord(StreamName(f"s{index}"), SCHEMA, self.hosts[split], 0.0)
-            self.store.entries[stream.key] = stream.to_json()
-        self.store.entries[query.key] = query.to_json()
-        self.store.entries[map_key(self.query)] = self.map.to_json()
-        for name in self.names:
-            member = Member(name, 1, self.limit_bytes, MemberState.ALIVE, 0.0)
-            self.store.entries[member.key] = member.to_json()
-        self.processors = [SimProcessor(self.world, self, name, 1) for name in self.names]
+        """Start everyone."""
+        random = self.world.random
         self.start_manager()
+        for name in self.names:
+            self.world.at(random.random() * 0.3, None, self.start_processor, name)
+        Operator(self.world, self)
+        width = random.choice((1000, 4000, 6000, 6000))
+        keys = random.choice((25, 60))
+        gap_s = random.choice((0.05, 0.1))
+        for stream in STREAMS:
+            first = 0
+            for n in range(random.choice((1, 2))):
+                table = rows(random, random.randint(50, 120), first, keys, width)
+                first += table.num_rows
+                feed = SimFeed(
+                    self.world,
+                    self,
+                    f"{stream}-feed{n}",
+                    stream,
+                    table,
+                    batch_rows=random.choice((1, 2, 3)),
+                    gap_s=gap_s,
+                    ahead=random.choice((1, 3)),
+                    starts_s=random.uniform(0.3, 3.0),
+                )
+                self.feeds.append(feed)
 
-    def start_manager(self) -> SimManager:
-        """A new manager leads."""
-        manager = SimManager(self.world, self.store, f"m{next(self._address)}", self.settings)
-        self.managers.append(manager)
-        return manager
+    def start_processor(self, name: str) -> SimProcessor:
+        """Start a process of a processor."""
+        self._starts[name] += 1
+        memory = self.memory.get(name, self.memory[self.names[0]])
+        made = SimProcessor(self.world, self, name, self._starts[name], memory)
+        self.processors.append(made)
+        self.world.tell(made.address, "starts")
+        return made
+
+    def start_manager(self) -> None:
+        """Have a new manager lead."""
+        address = f"m{next(self._managers)}"
+        self.managers.append(SimManager(self.world, self.store, address, self.settings))
 
     def ensure_manager(self) -> None:
         """Start a manager if none is running."""
         if self.managers[-1].crashed:
             self.start_manager()
 
-    def stored_map(self) -> PartitionMap:
-        """The map that a processor gets when it is given the query."""
-        return map_from_json(self.store.entries[map_key(self.query)])
-
     def alive(self) -> list[SimProcessor]:
-        """Processors that have not crashed or left."""
+        """Processes that have not crashed or left."""
         return [p for p in self.processors if not p.crashed]
 
+    # The end --------------------------------------------------------------------------------------
 
-def run_seed(seed: int) -> Verdict:
+    def heal(self) -> None:
+        """From now on nothing goes wrong."""
+        world = self.world
+        world.tell("kit", "HEALS")
+        world.faults = Faults()
+        self.crash_plan = None
+        for processor in self.processors:
+            processor.paused_until_s = min(processor.paused_until_s, world.now_s)
+        for manager in self.managers:
+            manager.paused_until_s = min(manager.paused_until_s, world.now_s)
+            manager.crash_at_write = None
+        self.ensure_manager()
+        world.at(5.0, None, self.ensure_manager)
+        if all(p.ends or p.worker.leaving for p in self.alive()):
+            self.start_processor("p9")
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether all queries have ended everywhere, and all that was sent is answered."""
+        manager = self.managers[-1]
+        return (
+            not manager.crashed
+            and manager.at_rest
+            and all(q.end[0] or q.given_up for q in self.queries)
+            and all(feed.done for feed in self.feeds)
+            and not any(p.worker.queries for p in self.alive())
+        )
+
+    def unrest(self) -> str:
+        """What it is that goes on."""
+        manager = self.managers[-1]
+        return (
+            f"manager crashed {manager.crashed}, at rest {manager.at_rest}, "
+            f"queries {[(q.name, q.end, q.given_up, q.closing_s) for q in self.queries]}, "
+            f"feeds {[f.address for f in self.feeds if not f.done]}, members {manager.members()}, "
+            f"running {[(p.address, [*p.worker.queries]) for p in self.alive()]}"
+        )
+
+
+def run_seed(seed: int, faults: bool = True) -> Verdict:
     """Run one seed to its verdict; Violation (with the story) if anything is not as it must be."""
     world = World(seed)
-    scenario = Scenario(world)
-    scenario.start()
-    kinds = plan_faults(scenario)
-    world.tell("kit", f"seed {seed}: {scenario.policy}, faults: {', '.join(sorted(kinds)) or '-'}")
+    place = IN_MEMORY if IN_MEMORY.is_dir() else None
+    folder = Path(tempfile.mkdtemp(prefix=f"sim-{seed}-", dir=place))
+    scenario = Scenario(world, folder)
     try:
-        world.run(LOAD_S)
-        _heal(scenario)
-        ended = world.run(LOAD_S + HEAL_S_MAX, lambda: _at_rest(scenario))
-        if not ended:
-            raise Violation(f"not at rest {HEAL_S_MAX} s after healing: {_unrest(scenario)}")
-        return _judge(scenario, kinds)
+        with patch.object(spill_format.store, "open_storage", scenario.disk.storage):
+            scenario.start()
+            kinds = plan_faults(scenario) if faults else set()
+            world.tell("kit", f"seed {seed}, faults: {', '.join(sorted(kinds)) or '-'}")
+            for q in scenario.queries:
+                world.tell("kit", f"{q.name}, {q.policies[0]}, {q.plan.partitions}: {q.sql}")
+            world.run(LOAD_S)
+            scenario.heal()
+            if not world.run(LOAD_S + HEAL_S_MAX, lambda: scenario.at_rest):
+                raise Violation(f"not at rest {HEAL_S_MAX} s after healing: {scenario.unrest()}")
+        return judge(scenario, kinds)
     except Exception as e:
-        place = traceback.extract_tb(e.__traceback__)[-1]
-        at = f"{Path(place.filename).name}:{place.lineno}: {place.line}"
+        place_of = traceback.extract_tb(e.__traceback__)[-1]
+        at = f"{Path(place_of.filename).name}:{place_of.lineno}: {place_of.line}"
         what = f"seed {seed}: {type(e).__name__}: {e} ({at})"
         raise Violation(f"{tell_story(world)}\n{what}") from e
-
-
-def _heal(scenario: Scenario) -> None:
-    world = scenario.world
-    world.tell("kit", "HEALS")
-    world.faults = Faults()
-    scenario.crash_plan = None
-    for processor in scenario.processors:
-        processor.paused_until_s = min(processor.paused_until_s, world.now_s)
-    for manager in scenario.managers:
-        manager.paused_until_s = min(manager.paused_until_s, world.now_s)
-        manager.crash_at_write = None
-    scenario.ensure_manager()
-    world.at(5.0, None, scenario.ensure_manager)
-
-
-def _query(scenario: Scenario) -> Query:
-    return scenario.managers[-1].controller.state.query(scenario.query)
-
-
-def _at_rest(scenario: Scenario) -> bool:
-    manager = scenario.managers[-1]
-    if manager.crashed or manager.controller.state.journal.queue:
-        return False
-    query = _query(scenario)
-    if query.record.cause:
-        return not query.stopping and all(p.stopped or not p.groups for p in scenario.alive())
-    members = manager.controller.state.membership.members.values()
-    thought_alive = {(m.processor, m.incarnation) for m in members if m.state in IN}
-    if any(p.crashed and (p.id, p.incarnation) in thought_alive for p in scenario.processors):
-        return False  # a death that the manager has yet to notice
-    return not query.coordinator.moves and all(p.idle() for p in scenario.alive())
-
-
-def _unrest(scenario: Scenario) -> str:
-    query = _query(scenario)
-    return (
-        f"manager crashed: {scenario.managers[-1].crashed}, cause {query.record.cause!r}, "
-        f"stopping {query.stopping}, moves {query.coordinator.moves}, "
-        f"idle {[(p.address, p.idle(), p.stopped) for p in scenario.alive()]}"
-    )
-
-
-def _judge(scenario: Scenario, kinds: set[str]) -> Verdict:
-    query = _query(scenario)
-    produced = Counter(scenario.results)
-    rows = [row for stream in scenario.streams.values() for row in stream]
-    truth = oracle(rows, scenario.inputs)
-    if extra := produced - truth:
-        raise Violation(f"results that the oracle does not have: {dict(extra)}")
-    if not query.record.cause:
-        in_memory = [
-            (g, group.generation, group.rows)
-            for p in scenario.alive()
-            for g, group in p.groups.items()
-        ]
-        _check_owners(scenario)
-        late = owed([*scenario.disk, *in_memory])
-        if missing := truth - produced - late:
-            raise Violation(f"{missing.total()} results are missing: {dict(missing)}")
-        if doubled := (produced + late) - truth:
-            raise Violation(f"results twice: {dict(doubled)}")
-    else:
-        dead = [
-            p for p in scenario.processors if f"processor {p.address} died" in query.record.cause
-        ]
-        if not dead:
-            raise Violation(f"the query failed for no death: {query.record.cause}")
-        deadly = {"processor crash", "processor crash at step", "processor pause", "cut", "loss"}
-        if not kinds & {*deadly, "slow", "late crash"}:
-            raise Violation(f"the query failed without a fault: {query.record.cause}")
-    outcomes: Counter[str] = Counter()
-    for line in scenario.world.story:
-        if isinstance(line[2], str) and " ended: " in line[2]:
-            outcomes[line[2].split(" ended: ")[1].split(" ")[0].rstrip(":")] += 1
-    return Verdict(
-        scenario.world.seed,
-        query.record.cause,
-        outcomes,
-        len(scenario.disk),
-        scenario.world.events,
-        len(scenario.results),
-        frozenset(kinds),
-    )
-
-
-def _check_owners(scenario: Scenario) -> None:
-    known = _query(scenario).placement.map
-    for p in scenario.alive():
-        if p.joined and not p.stopped:
-            expected = {int(g) for g in known.groups_of(p.id)}
-            if p.live != expected:
-                raise Violation(f"{p.address} has {p.live}, the map gives it {expected}")
-    if any(p.held for p in scenario.alive()):
-        raise Violation("tuples are held back at rest")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,190 @@
+"""The operator of a simulated cluster: declares, submits, changes its mind, and closes in the end.
+
+Whatever is asked for is asked again until it is seen to be so: a manager may die before it has
+written it down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dovetail_proto.assignment import Phase
+from dovetail_proto.errors import Domain, DovetailError, Refusal
+from kit.sim_faults import LOAD_S
+from kit.sim_queries import STREAMS
+from kit.sim_world import World
+
+if TYPE_CHECKING:
+    from kit.sim_manager import SimManager
+    from kit.sim_run import Scenario, Submission
+
+LOOK_S = 0.25
+POLICIES = ("lazy-disk", "active-disk", "disk", "distributed", "none")
+
+Verb = Callable[["SimManager"], None]
+
+
+class Operator:
+    """A node that lives as long as the run."""
+
+    def __init__(self, world: World, scenario: Scenario) -> None:
+        self.world, self.scenario = world, scenario
+        self.address = "operator"
+        self.crashed = False
+        self.paused_until_s = 0.0
+        world.nodes[self.address] = self
+        world.at(LOOK_S, self, self._look)
+        self._plan()
+
+    def receive(self, source: str, message: Any) -> None:
+        """Nobody writes to it."""
+
+    def check(self) -> None:
+        """Nothing."""
+
+    @property
+    def manager(self) -> SimManager | None:
+        """Who leads, if it answers."""
+        manager = self.scenario.managers[-1]
+        silent = manager.crashed or manager.paused_until_s > self.world.now_s
+        return None if silent else manager
+
+    def _ask(self, what: str, verb: Verb) -> DovetailError | None:
+        """Have the manager do something; why it does not."""
+        if (manager := self.manager) is None:
+            return None
+        self.world.tell(self.address, what)
+        try:
+            verb(manager)
+        except DovetailError as e:
+            self.world.tell(self.address, f"refused: {e}")
+            return e
+        return None
+
+    # What is wanted in the end --------------------------------------------------------------------
+
+    def _look(self) -> None:
+        self.world.at(LOOK_S, self, self._look)
+        if (manager := self.manager) is None:
+            return
+        if len(manager.members()) < len(self.scenario.names) and self.world.now_s < 2.0:
+            return
+        for stream in STREAMS:
+            if manager.home_of(stream) is None:
+                self._ask(f"create {stream}", lambda m, s=stream: m.create_stream(s))  # type: ignore[misc]
+        for query in self.scenario.queries:
+            self._see_to(query, manager)
+
+    def _see_to(self, query: Submission, manager: SimManager) -> None:
+        now_s = self.world.now_s
+        if query.end[0] or now_s < query.at_s:
+            return
+        if not query.run:
+            run = manager.run_of(query.name)
+            if run is not None:
+                query.run, query.given_up = run, ""
+            elif not query.given_up and all(manager.home_of(s) is not None for s in STREAMS):
+                self._submit(query)
+            return
+        if query.listening_s > now_s and manager.listening(query.name):
+            query.listening_s = now_s
+        query.end = manager.end_of(query.name)
+        if query.end[0]:
+            return
+        phase = manager.phase_of(query.name)
+        if self._time_to_close(query) and phase is not Phase.CLOSING:
+            query.closing_s = min(query.closing_s, now_s)
+            self._set_phase(query, Phase.CLOSING)
+        elif now_s > LOAD_S and phase is Phase.PAUSED:
+            self._set_phase(query, Phase.RUNNING)
+
+    def _submit(self, query: Submission) -> None:
+        if self.world.now_s > LOAD_S:
+            query.given_up = "too late"
+            return
+        error = self._ask(
+            f"submit {query.name}",
+            lambda m: m.submit(
+                query.plan,
+                query.policies[-1],
+                spill=query.spill,
+                disk=query.disk,
+                weights=query.weights if len(m.members()) == len(query.weights or ()) else None,
+                expected_bytes=query.expected_bytes,
+            ),
+        )
+        if isinstance(error, Refusal) and error.domain is Domain.MEMORY:
+            query.given_up = str(error)
+
+    def _time_to_close(self, query: Submission) -> bool:
+        if query.closing_s < self.world.now_s:
+            return True
+        return self.world.now_s > LOAD_S and all(feed.done for feed in self.scenario.feeds)
+
+    def _set_phase(self, query: Submission, phase: Phase) -> None:
+        self._ask(f"{phase} {query.name}", lambda m: m.set_phase(query.name, phase))
+
+    # Changes of mind ------------------------------------------------------------------------------
+
+    def _plan(self) -> None:
+        random = self.world.random
+        for query in self.scenario.queries:
+            for what, chance in (
+                (self._change_policy, 0.3),
+                (self._move, 0.5),
+                (self._pin, 0.1),
+                (self._pause, 0.25),
+                (self._close, 0.15),
+            ):
+                while random.random() < chance:
+                    self.world.at(random.uniform(1.0, LOAD_S), self, what, query)
+        if random.random() < 0.3:
+            self.world.at(random.uniform(1.0, LOAD_S), self, self._leave, random.random() < 0.5)
+
+    def _change_policy(self, query: Submission) -> None:
+        policy = self.world.random.choice(POLICIES)
+        if query.run and self.manager is not None:
+            query.policies.append(policy)
+            self._ask(f"{query.name} by {policy}", lambda m: m.set_policy(query.name, policy))
+
+    def _move(self, query: Submission) -> None:
+        random, manager = self.world.random, self.manager
+        if manager is None or not query.run:
+            return
+        sender, to = random.choice(self.scenario.names), random.choice(self.scenario.names)
+        owned = [g for g, p in manager.owners(query.name).items() if p == sender]
+        groups = owned[: random.randint(1, 4)]
+        if groups and sender != to:
+            self._ask(f"move {groups} to {to}", lambda m: m.move(query.name, groups, to))
+
+    def _pin(self, query: Submission) -> None:
+        pinned = self.world.random.random() < 0.6
+        if query.run:
+            self._ask(f"pin {query.name}: {pinned}", lambda m: m.pin(query.name, (0, 1), pinned))
+
+    def _pause(self, query: Submission) -> None:
+        if query.run:
+            self._set_phase(query, Phase.PAUSED)
+            resume_s = self.world.random.choice((0.3, 2.0, 30.0))
+            self.world.at(resume_s, self, self._resume, query)
+
+    def _resume(self, query: Submission) -> None:
+        if self.manager is not None and self.manager.phase_of(query.name) is Phase.PAUSED:
+            self._set_phase(query, Phase.RUNNING)
+
+    def _close(self, query: Submission) -> None:
+        if query.run:
+            query.closing_s = min(query.closing_s, self.world.now_s)
+
+    def _leave(self, ends: bool) -> None:
+        """A processor is let go, or its machine tells it to end."""
+        name = self.world.random.choice(self.scenario.names)
+        process = next((p for p in self.scenario.alive() if p.id == name), None)
+        if process is None or len(self.scenario.alive()) < 2:
+            return
+        if ends:
+            self.world.tell(process.address, "is told to end")
+            process.ends = True
+        else:
+            self._ask(f"have {name} leave", lambda m: m.leave(name))
