@@ -1,6 +1,6 @@
 """Our join without sources, sinks and graph: batches of Arrow in, batches of Arrow out.
 
-Drives `dovetail_processor.join.state` the way the engine does, with memory for everything.
+Drives `dovetail_processor.join.state` the way a worker does, with memory for everything.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from dovetail.generator import Workload
+from dovetail_processor.batches import keyed, stamped
 from dovetail_processor.join.state import JoinState, Short
 from dovetail_proto.query import PARTITIONS_DEFAULT, InputPlan, OutputColumn, QueryPlan
 
@@ -59,8 +60,10 @@ def join_all(
     columns = plan.joined_columns()
     kept: list[list[pa.Array]] = []
     results = 0
+    rows = [0] * len(tables)
     for i, batch in interleaved(tables, BATCH_ROWS):
-        state.begin(i, batch, 0.0)
+        state.begin(i, keyed(plan, i, stamped(batch, rows[i])), 0.0)
+        rows[i] += batch.num_rows
         while not state.idle:
             chunk = state.advance()
             if isinstance(chunk, Short):

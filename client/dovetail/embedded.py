@@ -3,7 +3,7 @@
     request = RunRequest(sql=…, inputs={"trades": "trades.parquet", …}, output=Path("results"))
     report = run_query(request)
 
-    sources ─▶ plan ─▶ output and spill store claimed ─▶ engine ─▶ clean-up ─▶ totals
+    sources ─▶ plan ─▶ output and spill store claimed ─▶ run ─▶ clean-up ─▶ report
 
 A run ends in one of three ways. *Done*: every result is in the output, once. *Interrupted*: the
 state is closed, output and spill store stay, and `dovetail cleanup` produces what is owed for the
@@ -13,24 +13,28 @@ clean-up that fails leaves both, because it can be resumed.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dovetail.cleaning import CleanupMeans, On, clean_up, cleanup_command
 from dovetail.memory import PeakMemory
 from dovetail.places import Places
 from dovetail.preparing import Prepared, RunRequest, prepare
-from dovetail.progress import Watcher
+from dovetail.progress import RunProgress, Watcher
 from dovetail_pipeline.cleanup import CleanupResult
 from dovetail_pipeline.cleanup.stores import RunCleanup
 from dovetail_pipeline.spark.session import why_unavailable
-from dovetail_processor.engine import Engine, EngineSettings
-from dovetail_processor.sinks import CountingSink, ParquetSink
+from dovetail_proto.assignment import DiskSettings
 from dovetail_proto.errors import DovetailError, Interrupted
 from dovetail_proto.memory import shares
+from dovetail_proto.messages import Heartbeat
 from dovetail_proto.query import QueryPlan
+
+if TYPE_CHECKING:
+    from dovetail_processor.sinks import Sink
 
 __all__ = ["RunReport", "RunRequest", "run_query"]
 
@@ -58,6 +62,7 @@ class RunReport:
     output: str  # the folder, or "none"
     cleanup: str
     spill_dir: str | None  # None once it is removed
+    interrupted: bool = False  # the inputs were not read to their end
 
     @property
     def next_step(self) -> str:
@@ -67,23 +72,6 @@ class RunReport:
     def to_dict(self) -> dict[str, Any]:
         """The report as `--json` prints it."""
         return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What the processors did; lists hold one entry per processor."""
-
-    rows_in: list[int]
-    results: int
-    checksum: int
-    combinations: int
-    pushes: int
-    moves: int
-    spilled_bytes: int
-    peak_state_bytes: list[int]
-    peak_rss_bytes: list[int]  # empty: this process's own
-    interrupted: bool
-    seconds: float
 
 
 def run_query(
@@ -114,33 +102,33 @@ def run_query(
     with PeakMemory() as memory:
         try:
             run = _run_here if request.processors == 1 else _run_on_cluster
-            summary = run(request, prepared, places, watcher, stop)
+            report = run(request, prepared, places, watcher, stop or (lambda: False))
         except BaseException:
             places.give_back()
             raise
-        pushed = [p for store in places.stores() for p in store.pushes()] if summary.pushes else []
-        spilled_groups = len({group for push in pushed for group in push.groups})
-        cleaned, start = None, 0.0
-        if summary.pushes == 0:
+        pushed = [p for store in places.stores() for p in store.pushes()] if report.pushes else []
+        report = replace(report, spilled_groups=len({g for p in pushed for g in p.groups}))
+        if report.pushes == 0:
             places.drop_temporary_store()
-        elif summary.interrupted or request.cleanup == "none":
-            pass
-        else:
-            cleaned, start = _clean_up(request, request.cleanup, places, watcher, stop)
+        elif not report.interrupted and request.cleanup != "none":
+            cleaned, start_s = _clean_up(request, request.cleanup, places, watcher, stop)
+            report = replace(
+                report,
+                results_cleanup=cleaned.rows,
+                checksum=(report.checksum + cleaned.checksum) % 2**64,
+                seconds_cleanup=cleaned.seconds,
+                seconds_spark_start=start_s,
+            )
             places.drop_temporary_store()
-    report = _report(
-        request,
-        prepared.plan,
-        places,
-        summary,
-        cleaned=cleaned,
-        seconds_spark_start=start,
-        spilled_groups=spilled_groups,
-        peak_rss_bytes=summary.peak_rss_bytes or [memory.peak_bytes],
+    report = replace(
+        report,
+        peak_rss_bytes=report.peak_rss_bytes or [memory.peak_bytes],
+        spill_dir=places.spill_dir,
     )
-    if summary.interrupted:
+    if report.interrupted:
+        rows = sum(report.rows_in.values())
         raise Interrupted(
-            f"stopped after {sum(summary.rows_in):,} rows; {summary.results:,} results are written",
+            f"stopped after {rows:,} rows; {report.results_run:,} results are written",
             remedy=f"produce the results that these rows still owe with `{report.next_step}`"
             if report.spill_dir
             else "nothing is owed for these rows",
@@ -154,46 +142,66 @@ def _run_here(
     prepared: Prepared,
     places: Places,
     watcher: Watcher,
-    stop: Callable[[], bool] | None,
-) -> Outcome:
+    stop: Callable[[], bool],
+) -> RunReport:
+    from dovetail_processor.shell.local import LocalRun, run_local
+
     plan = prepared.plan
-    schema = plan.output_schema
-    sink: ParquetSink | CountingSink
-    if places.run_results is None:
-        sink = CountingSink(schema)
-    else:
-        # The row group that the sink fills is a part of the memory for output.
-        bounds = shares(request.memory_bytes, inputs=len(plan.inputs), partitions=plan.partitions)
-        sink = ParquetSink(
-            places.run_results, schema, prefix=request.name, row_group_bytes=bounds.output
+    began = time.monotonic()
+    expected = [source.rows_total for source in prepared.sources]
+
+    def look(beat: Heartbeat) -> None:
+        (load,) = beat.loads
+        watcher.running(
+            RunProgress(
+                list(load.rows_in),
+                expected,
+                load.results,
+                beat.used_bytes,
+                load.pushes,
+                load.spilled_bytes,
+                load.cause,
+            )
         )
-    engine = Engine(
-        plan,
-        prepared.sources,
-        sink,
-        places.store,
-        EngineSettings(
-            memory_bytes=request.memory_bytes,
-            policy=request.adapts_by,
-            victims=request.victims,
-            push_fraction=request.push_fraction,
-            productivity_half_life_s=request.productivity_half_life_s,
-            output=None if request.output is None else str(request.output.absolute()),
+
+    load, interrupted = run_local(
+        LocalRun(
+            plan,
+            {i.stream: s for i, s in zip(plan.inputs, prepared.sources, strict=True)},
+            _open_sink(request, plan, places),
+            places.store,
+            request.memory_bytes,
+            DiskSettings(
+                allowed=request.adapts_by != "none",
+                victims=request.victims,
+                push_fraction=request.push_fraction,
+                productivity_half_life_s=request.productivity_half_life_s,
+            ),
+            None if request.output is None else str(request.output.absolute()),
         ),
+        look=look,
+        stop=stop,
     )
-    summary = engine.run(progress=watcher.running, stop=stop)
-    return Outcome(
-        rows_in=summary.rows_in,
-        results=summary.results,
-        checksum=summary.checksum,
-        combinations=summary.combinations,
-        pushes=summary.pushes,
-        moves=0,
-        spilled_bytes=summary.spilled_bytes,
-        peak_state_bytes=[summary.peak_state_bytes],
-        peak_rss_bytes=[],
-        interrupted=summary.interrupted,
-        seconds=summary.seconds,
+    return new_report(
+        request,
+        plan,
+        list(load.rows_in),
+        load,
+        peak_state_bytes=[load.peak_state_bytes],
+        interrupted=interrupted,
+        seconds_run=time.monotonic() - began,
+    )
+
+
+def _open_sink(request: RunRequest, plan: QueryPlan, places: Places) -> Sink:
+    from dovetail_processor.sinks import CountingSink, ParquetSink
+
+    if places.run_results is None:
+        return CountingSink(plan.output_schema)
+    # The row group that the sink fills is a part of the memory for output.
+    bounds = shares(request.memory_bytes, inputs=len(plan.inputs), partitions=plan.partitions)
+    return ParquetSink(
+        places.run_results, plan.output_schema, prefix=request.name, row_group_bytes=bounds.output
     )
 
 
@@ -202,40 +210,11 @@ def _run_on_cluster(
     prepared: Prepared,
     places: Places,
     watcher: Watcher,
-    stop: Callable[[], bool] | None,
-) -> Outcome:
-    from dovetail.clustered import ClusterRun, run_on_cluster
+    stop: Callable[[], bool],
+) -> RunReport:
+    from dovetail.clustered import run_on_cluster
 
-    plan = prepared.plan
-    run = ClusterRun(
-        sql=request.sql,
-        plan=plan,
-        paths=request.inputs,
-        rows_expected=[s.rows_total for s in prepared.sources],
-        schemas={i.stream: i.stream_schema for i in plan.inputs},
-        processors=request.processors,
-        memory_bytes=request.memory_bytes,
-        policy=request.adapts_by,
-        victims=request.victims,
-        push_fraction=request.push_fraction,
-        productivity_half_life_s=request.productivity_half_life_s,
-        places=places,
-    )
-    done = run_on_cluster(run, watcher, stop)
-    status = done.status
-    return Outcome(
-        rows_in=done.rows_in,
-        results=status.results,
-        checksum=status.checksum,
-        combinations=status.produced,
-        pushes=status.pushes,
-        moves=done.moves,
-        spilled_bytes=status.spilled_bytes,
-        peak_state_bytes=done.peak_state_bytes,
-        peak_rss_bytes=done.peak_rss_bytes,
-        interrupted=done.interrupted,
-        seconds=done.seconds,
-    )
+    return run_on_cluster(request, prepared, places, watcher, stop)
 
 
 def _clean_up(
@@ -264,37 +243,59 @@ def _clean_up(
         raise
 
 
-def _report(
+class Found(Protocol):
+    """What the processors report of a run, all together."""
+
+    @property
+    def results(self) -> int: ...
+
+    @property
+    def checksum(self) -> int: ...
+
+    @property
+    def produced(self) -> int: ...
+
+    @property
+    def pushes(self) -> int: ...
+
+    @property
+    def spilled_bytes(self) -> int: ...
+
+
+def new_report(
     request: RunRequest,
     plan: QueryPlan,
-    places: Places,
-    summary: Outcome,
+    rows_in: list[int],
+    found: Found,
     *,
-    cleaned: CleanupResult | None,
-    seconds_spark_start: float,
-    spilled_groups: int,
-    peak_rss_bytes: list[int],
+    peak_state_bytes: list[int],
+    interrupted: bool,
+    seconds_run: float,
+    moves: int = 0,
+    peak_rss_bytes: Sequence[int] = (),  # empty: this process's own
 ) -> RunReport:
+    """The report of a run before its clean-up."""
     uses = Counter(i.stream for i in plan.inputs)
     names = [i.stream if uses[i.stream] == 1 else i.alias for i in plan.inputs]
     return RunReport(
         query=request.name,
-        rows_in=dict(zip(names, summary.rows_in, strict=True)),
-        results_run=summary.results,
-        results_cleanup=cleaned.rows if cleaned else 0,
-        checksum=(summary.checksum + (cleaned.checksum if cleaned else 0)) % 2**64,
-        combinations_run=summary.combinations,
-        pushes=summary.pushes,
-        moves=summary.moves,
-        spilled_bytes=summary.spilled_bytes,
-        spilled_groups=spilled_groups,
-        peak_state_bytes=summary.peak_state_bytes,
-        peak_rss_bytes=peak_rss_bytes,
+        rows_in=dict(zip(names, rows_in, strict=True)),
+        results_run=found.results,
+        results_cleanup=0,
+        checksum=found.checksum,
+        combinations_run=found.produced,
+        pushes=found.pushes,
+        moves=moves,
+        spilled_bytes=found.spilled_bytes,
+        spilled_groups=0,
+        peak_state_bytes=peak_state_bytes,
+        peak_rss_bytes=list(peak_rss_bytes),
         memory_limit_bytes=[request.memory_bytes] * request.processors,
-        seconds_run=summary.seconds,
-        seconds_cleanup=cleaned.seconds if cleaned else 0.0,
-        seconds_spark_start=seconds_spark_start,
+        seconds_run=seconds_run,
+        seconds_cleanup=0.0,
+        seconds_spark_start=0.0,
         output="none" if request.output is None else str(request.output),
         cleanup=request.cleanup,
-        spill_dir=places.spill_dir,
+        spill_dir=None,
+        interrupted=interrupted,
     )

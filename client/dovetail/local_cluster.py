@@ -32,7 +32,7 @@ from dovetail_manager.adaptation.snapshot import AdaptationSettings
 from dovetail_manager.cleanups import MASTERS_DEFAULT
 from dovetail_manager.moves.steps import MoveSettings
 from dovetail_manager.server import ManagerServer, ManagerSettings, check_free
-from dovetail_processor.cluster.server import ProcessorSettings
+from dovetail_processor.shell.server import ProcessorSettings
 from dovetail_proto.errors import ConfigError
 from dovetail_proto.roots import ANYWHERE
 from dovetail_proto.transport import Security, Unreachable

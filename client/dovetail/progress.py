@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from dovetail.quantities import format_bytes, format_count
@@ -27,8 +28,9 @@ PLAIN_LINE_S = 5.0
 """A log file wants a line now and then, not eight a second."""
 
 
-class RunProgress(Protocol):
-    """What the engine tells while it runs."""
+@dataclass(frozen=True, slots=True)
+class RunProgress:
+    """Where a run stands."""
 
     rows_in: list[int]
     rows_expected: list[int | None]

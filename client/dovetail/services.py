@@ -27,7 +27,7 @@ from dovetail_proto.transport import Security
 
 if TYPE_CHECKING:
     from dovetail_manager.server import ManagerSettings
-    from dovetail_processor.cluster.server import ProcessorSettings
+    from dovetail_processor.shell.server import ProcessorSettings
 
 TOKEN_VARIABLES = ("DOVETAIL_TOKEN", "DOVETAIL_READ_TOKEN")
 """Specs are files; secrets go by the environment."""
@@ -62,7 +62,7 @@ def run_processor(settings: ProcessorSettings) -> None:
     """A processor in this process until it has left; signals have it leave, or end at once."""
     import structlog
 
-    from dovetail_processor.cluster.server import ProcessorServer
+    from dovetail_processor.shell.server import ProcessorServer
 
     server = ProcessorServer(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -179,7 +179,7 @@ def _manager_settings(spec: dict[str, Any]) -> ManagerSettings:
 
 
 def _processor_settings(spec: dict[str, Any]) -> ProcessorSettings:
-    from dovetail_processor.cluster.server import ProcessorSettings
+    from dovetail_processor.shell.server import ProcessorSettings
 
     return ProcessorSettings(
         **{

@@ -19,6 +19,7 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from dovetail_proto.errors import InputError
 from dovetail_proto.query import InputPlan, QueryPlan, joined_name
@@ -69,6 +70,10 @@ class Evaluator:
 
     def run(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of `batch` that pass, as the output columns."""
+        return self.run_rows(batch)[0]
+
+    def run_rows(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int32] | None]:
+        """The same, and the positions of the rows that pass, ascending; None: all of them."""
         columns: dict[int, pa.Array] = {}
         rows: pa.Array | None = None  # None: all of them
         if self._duck is not None:
@@ -80,9 +85,10 @@ class Evaluator:
         for i, name in self._bare:
             column = batch.column(name)
             columns[i] = column if rows is None else _take(column, rows)
-        return pa.RecordBatch.from_arrays(
+        made = pa.RecordBatch.from_arrays(
             [columns[i] for i in range(len(self._schema))], schema=self._schema
         )
+        return made, None if rows is None else rows.to_numpy()
 
     def _evaluate(
         self, duck: _Duck, batch: pa.RecordBatch

@@ -2,9 +2,9 @@
 
     limit ─┬─ what an instance needs, as in `dovetail_proto.memory`; the two batches per input
            │  are the window of its link
-           ├─ per split hosted here: a batch being read, one being routed, and per peer a window
-           │  of what is on its way
-           ├─ if any split is hosted here: two batches that wait for credit, two that are held back
+           ├─ per split hosted here: a batch that is read
+           ├─ if there are other processors: one being routed, and per peer a window of what is on
+           │  its way; two batches that wait for credit, two that are held back
            └─ state                 all the rest
 
 All but state is the query's own, from its start to its end. Memory for state is common to the
@@ -90,7 +90,8 @@ def _fits(limit_bytes: int, inputs: int, partitions: int, hosted: int, peers: in
 
 
 def _split(found: Shares, hosted: int, peers: int) -> Shares:
-    batches = hosted * (SPLIT_BATCHES + WINDOW_BATCHES * max(0, peers - 1))
-    if hosted:
+    batches = hosted
+    if hosted and peers > 1:
+        batches = hosted * (SPLIT_BATCHES + WINDOW_BATCHES * (peers - 1))
         batches += WAITING_BATCHES + HELD_BATCHES
     return replace(found, state=found.state - batches * found.batch)

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dovetail_proto.ids import LogName, MapVersion, QueryName, SplitId, StreamName
+from dovetail_proto.ids import LogName, QueryName, SplitId, StreamName
 from dovetail_proto.messages import EndOfMovedPartitions
+
+SEQUENCE_MAX = 1 << 62
+"""More rows than any stream brings; the last sequence of a batch that begins there is an int64."""
 
 
 @dataclass(frozen=True, slots=True)
 class TupleBatch:
-    """Split → instance: rows of one stream as Arrow IPC, in source order."""
+    """Split → join: rows of one stream as Arrow IPC, in the order of their sequences."""
 
-    query: QueryName
     split: SplitId
-    source: str
-    sequence: int  # of the source; marks per group and source drop a replay
-    map_version: MapVersion  # by which it was routed
+    first: int  # a sequence: the number of a row in its stream, given by the stream's home
+    offsets: bytes = field(repr=False)  # of each row's to it, uint32; empty: 0, 1, 2, …
+    size_bytes: int  # what it takes of the link's credit
     rows: int
     payload: bytes = field(repr=False)
 

@@ -111,7 +111,7 @@ class ReceivePartitions:
     chunk: int
     groups: Groups
     size_bytes: int  # memory it needs at the receiver
-    payload: bytes = field(repr=False)  # the groups with generations, statistics, marks
+    payload: bytes | memoryview = field(repr=False)  # the groups: rows, generations, marks
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ A key is brought to its canonical form (parts widened to their common type, −0
 and hashed to 64 bits. A key of one part of at most eight bytes is hashed by a bijection, so that
 equal hashes mean equal keys; any other key also has canonical bytes to compare. The group of a
 hash is `(hash >> 32) * P >> 32`: group g owns a contiguous range of hashes, and no division is
-needed. Changing anything here orphans spilled state: `tests/unit/test_partitioning.py` holds
+needed. Changing anything here orphans spilled state: `tests/unit/proto/test_partitioning.py` holds
 fixed vectors.
 """
 
@@ -42,6 +42,21 @@ class Keys:
     valid: NDArray[np.bool_] | None  # None: all are; a null in any part never matches
     offsets: NDArray[np.int64] | None  # rows + 1, into data; None where the hash is a bijection
     data: NDArray[np.uint8] | None  # canonical bytes of the keys
+
+    def take(self, positions: NDArray[Any]) -> Keys:
+        """The keys of the rows at some positions."""
+        valid = None if self.valid is None or self.valid[positions].all() else self.valid[positions]
+        if self.offsets is None or self.data is None:
+            return Keys(self.hashes[positions], valid, None, None)
+        buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
+        whole = pa.Array.from_buffers(pa.large_binary(), self.hashes.size, buffers)
+        _, offsets, data = whole.take(pa.array(positions)).buffers()
+        return Keys(
+            self.hashes[positions],
+            valid,
+            np.frombuffer(offsets, np.int64, positions.size + 1),
+            np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8),
+        )
 
 
 def is_bijective(key_types: Sequence[pa.DataType]) -> bool:

@@ -45,9 +45,7 @@ def test_a_sink_that_takes_nothing_stops_the_source_and_nothing_is_lost(tmp_path
     """Batches stay unrouted, memory within the limit; once the sink opens all is joined."""
     Gate.opened.clear()
     with (
-        patch(
-            "dovetail_processor.cluster.query_run.open_sink", lambda *_: Gate(PLAN.output_schema)
-        ),
+        patch("dovetail_processor.shell.files.open_sink", lambda *_: Gate(PLAN.output_schema)),
         LocalWorkers(PLAN, ["p1", "p2"], MEMORY_BYTES, tmp_path) as cluster,
     ):
         cluster.assign()
@@ -55,8 +53,8 @@ def test_a_sink_that_takes_nothing_stops_the_source_and_nothing_is_lost(tmp_path
             assert cluster.send("a", batch(list(range(KEYS)))).wait(TIMEOUT_S)
         sent = [cluster.send("b", batch(list(range(KEYS)))) for _ in range(COPIES)]
         assert not sent[-1].wait(0.5), "the source was not stopped"
-        for worker in cluster.workers.values():
-            assert worker.snapshot.used_bytes <= MEMORY_BYTES
+        for net in cluster.nets.values():
+            assert net.snapshot.used_bytes <= MEMORY_BYTES
         Gate.opened.set()
         assert all(event.wait(TIMEOUT_S) for event in sent)
         assert sum(cluster.close().values()) == KEYS * COPIES * COPIES

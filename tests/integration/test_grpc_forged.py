@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import grpc
+import numpy as np
 import psutil
 import pyarrow as pa
 import pytest
@@ -26,7 +27,6 @@ from dovetail_proto.ids import (
     Epoch,
     GroupId,
     LogName,
-    MapVersion,
     MoveId,
     ProcessorId,
     QueryName,
@@ -82,7 +82,8 @@ GENUINE: dict[str, list[bytes]] = {
     "DataPlane/Feed": [
         data.encode_frame(LinkFrame(SPLIT, 1, item))
         for item in (
-            TupleBatch(QueryName("forged"), SPLIT, "a2", 1, MapVersion(1), 3, to_bytes(BATCH)),
+            TupleBatch(SPLIT, 1, b"", 100, 3, to_bytes(BATCH)),
+            TupleBatch(SPLIT, 1, np.arange(3, dtype="<u4").tobytes(), 100, 3, to_bytes(BATCH)),
             EndOfMovedPartitions(QueryName("forged"), REF.move, 0, SPLIT),
             EndOfInput(QueryName("forged"), SPLIT),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -39,7 +40,7 @@ def rows(*keys: int) -> pa.RecordBatch:
 
 def handed_over(workers: LocalWorkers) -> dict[str, str]:
     """Have the home take nothing more in; what it says of each stream when all is joined."""
-    home = workers.workers[workers.home]
+    home = workers.nets[workers.home]
     workers.assign(leaves=True)
     workers.until(workers.home, lambda: all(s.handover for s in home.snapshot.streams))
     return {s.stream: s.handover for s in home.snapshot.streams}
@@ -69,8 +70,8 @@ def test_an_answer_that_is_lost_is_asked_for_again(tmp_path: Path, lost: str) ->
     with workers:
         workers.assign()
         assert workers.send("a", rows(*range(50))).wait(TIMEOUT_S)
-        home = workers.workers[A]
-        joined = home.ask(lambda: home.await_joined(QueryName("q")))
+        home, joined = workers.workers[A], Future[object]()
+        workers.ask(A, lambda: home.await_joined(QueryName("q"), joined.set_result))
         assert joined.result(TIMEOUT_S) == 50
         made = handover_from_json(handed_over(workers)["a"])
     assert dropped
@@ -90,9 +91,9 @@ def test_rows_are_joined_wherever_the_splits_are(tmp_path: Path) -> None:
         found = workers.close()
     times = [[sum(10 * n <= k < 10 * n + w for n in range(4)) for w in (20, 30)] for k in range(60)]
     assert sum(found.values()) == sum(a * b for a, b in times)
-    taken = workers.workers[B].snapshot.loads[0].rows_in
+    taken = workers.nets[B].snapshot.loads[0].rows_in
     assert taken == (80, 120)
-    assert workers.workers[A].snapshot.loads[0].rows_in == (0, 0)
+    assert workers.nets[A].snapshot.loads[0].rows_in == (0, 0)
 
 
 def test_an_instance_that_closed_to_leave_answers_the_next_host_too(tmp_path: Path) -> None:
@@ -102,7 +103,7 @@ def test_an_instance_that_closed_to_leave_answers_the_next_host_too(tmp_path: Pa
     workers.leaving = {C}
     with workers:
         workers.assign()
-        left = workers.workers[C]
+        left = workers.nets[C]
         workers.until(C, lambda: left.snapshot.loads[0].stage is Stage.CLOSED)
         hand_on(workers, B)
         workers.assign(Phase.CLOSING)
@@ -118,12 +119,13 @@ def test_an_instance_that_closed_to_leave_says_again_that_a_move_is_over(tmp_pat
     workers.nets[C].tell_manager = told.append  # type: ignore[method-assign]
     with workers:
         workers.assign()
-        left = workers.workers[C]
+        left = workers.nets[C]
         workers.until(C, lambda: left.snapshot.loads[0].stage is Stage.CLOSED)
         move = MoveId("0000000001-00000001")
         over = FinishMove(MoveRef(QueryName("q"), Epoch(1), move, move))
-        left.ask(lambda: left.control(Heard(Epoch(1), C, 0, True)))
-        left.ask(lambda: left.control(over))
+        worker = workers.workers[C]
+        workers.ask(C, lambda: worker.control(Heard(Epoch(1), C, 0, True)))
+        workers.ask(C, lambda: worker.control(over))
         workers.close()
     assert told == [MoveFinished(over.ref)]
 
@@ -139,12 +141,12 @@ class LossyNet:
             for method in ("send_frame", "send_ack"):
                 setattr(net, method, partial(self._send, getattr(net, method)))
 
-    def _send(self, send: Callable[..., None], to: ProcessorId, message: object) -> None:
+    def _send(self, send: Callable[..., None], *message: object) -> None:
         with self._lock:
             luck = self._random.random()
-            now = [partial(send, to, message)] if luck < 0.9 else []
+            now = [partial(send, *message)] if luck < 0.9 else []
             if luck > 0.7:
-                self._late.append(partial(send, to, message))
+                self._late.append(partial(send, *message))
             if self._late and self._random.random() < 0.2:
                 now.append(self._late.pop(self._random.randrange(len(self._late))))
         for sending in now:

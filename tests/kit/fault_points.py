@@ -34,11 +34,11 @@ from dovetail_manager.controller import Controller
 from dovetail_manager.journal import Write
 from dovetail_manager.server import ManagerServer  # noqa: F401 - likewise
 from dovetail_manager.store.sqlite_store import SqliteStore
-from dovetail_processor.cluster.duties import Duties
-from dovetail_processor.cluster.peers import Peers
-from dovetail_processor.cluster.server import ProcessorServer
-from dovetail_processor.cluster.splits import Splits
-from dovetail_processor.cluster.worker import Worker
+from dovetail_processor.group_moves import GroupMoves
+from dovetail_processor.operators.links import Links
+from dovetail_processor.shell.peers import Peers
+from dovetail_processor.shell.server import ProcessorServer
+from dovetail_processor.worker import Worker
 
 
 def put_in(name: str, folder: Path) -> None:
@@ -70,8 +70,8 @@ def put_in(name: str, folder: Path) -> None:
 
     wrap(Worker, "control", lambda _, m, *rest: f"hears {_kind(m)}")
     wrap(ProcessorServer, "tell_manager", lambda _, m: f"says {_kind(m)}")
-    wrap(Splits, "mark", lambda *_: "marks")
-    wrap(Duties, "marker", lambda *_: "sees marker")
+    wrap(Links, "mark", lambda *_: "marks")
+    wrap(GroupMoves, "marker", lambda *_: "sees marker")
     wrap(Peers, "send_groups", lambda *_: "ships")
     wrap(Peers, "send_log", lambda *_: "hands over")
     wrap(Controller, "handle", lambda _, source, m, now_s: f"hears {_kind(m)}")

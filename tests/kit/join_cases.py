@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
+from dovetail_processor.batches import keyed, stamped
+from dovetail_processor.join.state import JoinState
 from dovetail_proto.query import InputPlan, OutputColumn, QueryPlan
 
 Row = tuple[object, ...]
@@ -117,6 +119,13 @@ def plan_of(schemas: Sequence[pa.Schema], key_kind: str, partitions: int) -> Que
         outputs=outputs,
         output_columns=(),
     )
+
+
+def begin(state: JoinState, i: int, batch: pa.RecordBatch, now_s: float = 0.0) -> None:
+    """Have a state begin rows that come behind all that it has taken, if any has a key."""
+    rows = keyed(state.plan, i, stamped(batch, int(state.marks[i].max()) + 1))
+    if rows.rows.num_rows:
+        state.begin(i, rows, now_s)
 
 
 def frozen(value: object) -> object:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Event
-from typing import Self
+from typing import Self, TypeVar
 
 import pyarrow as pa
 
-from dovetail_processor.cluster.ingress import Sent
-from dovetail_processor.cluster.worker import Worker
-from dovetail_proto.arrow_bytes import from_bytes
+from dovetail_processor.operators.home import Sent
+from dovetail_processor.operators.links import Item
+from dovetail_processor.shell.files import ProcessorFiles
+from dovetail_processor.shell.frames import pack, unpack
+from dovetail_processor.shell.threads import ThreadLane, WorkerLoop
+from dovetail_processor.worker import Worker
 from dovetail_proto.assignment import (
     Assignment,
     DiskSettings,
@@ -21,14 +25,15 @@ from dovetail_proto.assignment import (
     StreamTask,
 )
 from dovetail_proto.errors import DovetailError
-from dovetail_proto.feeds import LinkAck, LinkFrame, TupleBatch
-from dovetail_proto.ids import Epoch, ProcessorId, QueryName, StreamName, input_of, split_id
-from dovetail_proto.messages import Assign, ControlMessage, ReceivePartitions, Stage
+from dovetail_proto.feeds import LinkAck
+from dovetail_proto.ids import Epoch, ProcessorId, QueryName, SplitId, StreamName, split_id
+from dovetail_proto.messages import Assign, ControlMessage, Heartbeat, ReceivePartitions, Stage
 from dovetail_proto.partition_map import PartitionMap
 from dovetail_proto.query import QueryPlan
 from dovetail_proto.roots import Roots
 
 TIMEOUT_S = 60
+T = TypeVar("T")
 
 
 def _raise(error: DovetailError) -> None:
@@ -38,38 +43,40 @@ def _raise(error: DovetailError) -> None:
 class _Net:
     """The shell of one worker."""
 
-    def __init__(self, all_of_them: LocalWorkers, here: ProcessorId) -> None:
+    def __init__(self, all_of_them: LocalWorkers, here: ProcessorId, folder: Path) -> None:
         self._all, self._here = all_of_them, here
         self.news = Event()  # set whenever something got on
+        self.files = ProcessorFiles(here, folder / here, Roots((str(folder),)))
+        self.loop = WorkerLoop(here, _raise)
+        self.snapshot: Heartbeat
+
+    def lane(self, name: str) -> ThreadLane:
+        """Threads of its own."""
+        return self.loop.lane(name)
 
     def tell_manager(self, message: ControlMessage) -> None:
         """There is none."""
 
-    def send_frame(self, to: ProcessorId, frame: LinkFrame) -> None:
+    def send_frame(self, to: ProcessorId, split: SplitId, number: int, item: Item | None) -> None:
         """Through bytes, as over gRPC."""
-        item: object | None = frame.item
-        size = 0
-        if isinstance(frame.item, TupleBatch):
-            kept = self._all.plan.inputs[input_of(frame.split)].kept
-            size, item = len(frame.item.payload), from_bytes(frame.item.payload, kept, "a frame")
-        there = self._all.workers[to]
-        there.post(lambda: there.frame(frame.split, frame.number, item, size))
+        there = self._all.nets[to].loop
+        received = unpack(pack(split, number, item), lambda _: self._all.plan)
+        there.post(lambda: there.worker.frame(*received))
 
     def send_ack(self, to: ProcessorId, ack: LinkAck) -> None:
         """Back to the split's host."""
-        there, told = self._all.workers[to], (ack.number, ack.allowed_bytes, ack.done_number)
-        there.post(lambda: there.acknowledged(self._here, ack.split, *told))
+        there, news = self._all.nets[to].loop, (ack.number, ack.allowed_bytes, ack.done_number)
+        there.post(lambda: there.worker.acknowledged(self._here, ack.split, *news))
 
-    def send_groups(self, to: ProcessorId, message: ReceivePartitions) -> None:
+    def send_groups(
+        self, to: ProcessorId, message: ReceivePartitions, ended: Callable[[], None]
+    ) -> None:
         """Nothing moves here."""
         raise NotImplementedError
 
-    def wake(self) -> None:
-        """Look again."""
-        self._all.workers[self._here].post(lambda: None)
-
     def beat(self) -> None:
         """Something has got on."""
+        self.snapshot = self.loop.worker.heartbeat()
         self.news.set()
 
     def give_up(self, error: DovetailError) -> None:
@@ -92,11 +99,12 @@ class LocalWorkers:
         self.plan = plan
         self._disk = DiskSettings(allowed=disk)
         self.names = [ProcessorId(n) for n in names]
-        self.nets = {n: _Net(self, n) for n in self.names}
-        roots = Roots((str(folder),))
-        self.workers = {
-            n: Worker(n, memory_bytes, folder / n, self.nets[n], roots=roots) for n in self.names
-        }
+        self.nets = {n: _Net(self, n, folder) for n in self.names}
+        self.workers: dict[ProcessorId, Worker] = {}
+        for n, net in self.nets.items():
+            worker = Worker(n, memory_bytes, net, now_s=time.monotonic())
+            self.workers[n] = net.loop.worker = worker
+            net.snapshot = worker.heartbeat()
         self.give_groups(*self.names)
         self._spill = str(folder / "spill")
         self._version = 0
@@ -149,14 +157,19 @@ class LocalWorkers:
                 (query,),
                 leaving=Leaving(self.home, {}) if name in self.leaving else None,
             ).to_json()
-            worker.ask(lambda w=worker, d=document: w.control(Assign(Epoch(1), self._version, d)))
-        for name, worker in self.workers.items():
-            self.until(name, lambda w=worker: w.snapshot.assigned == self._version)
+            told = Assign(Epoch(1), self._version, document)
+            self.ask(name, lambda w=worker, m=told: w.control(m))
+        for name, net in self.nets.items():
+            self.until(name, lambda n=net: n.snapshot.assigned == self._version)
+
+    def ask(self, name: ProcessorId, question: Callable[[], T]) -> T:
+        """On a worker's thread."""
+        return self.nets[name].loop.ask(question)
 
     def until(self, name: ProcessorId, true: Callable[[], bool]) -> None:
         """Wait for a worker's news until it is so."""
         while not true():
-            assert self.nets[name].news.wait(TIMEOUT_S), self.workers[name].snapshot
+            assert self.nets[name].news.wait(TIMEOUT_S), self.nets[name].snapshot
             self.nets[name].news.clear()
 
     def send(self, stream: str, batch: pa.RecordBatch) -> Event:
@@ -165,22 +178,22 @@ class LocalWorkers:
         number = self._sequence[stream] = self._sequence.get(stream, 0) + 1
         sent = Sent("test", number, batch, lambda *_: routed.set(), _raise)
         home = self.workers[self.home]
-        home.ask(lambda: home.streams.accept(StreamName(stream), sent))
+        self.ask(self.home, lambda: home.accept(StreamName(stream), sent))
         return routed
 
     def close(self) -> Mapping[ProcessorId, int]:
         """Let the query close; results per worker."""
         self.assign(Phase.CLOSING)
-        for name, worker in self.workers.items():
-            self.until(name, lambda w=worker: w.snapshot.loads[0].stage is not Stage.RUNNING)
-            assert worker.snapshot.loads[0].stage is Stage.CLOSED, worker.snapshot
-        return {n: w.snapshot.loads[0].results for n, w in self.workers.items()}
+        for name, net in self.nets.items():
+            self.until(name, lambda n=net: n.snapshot.loads[0].stage is not Stage.RUNNING)
+            assert net.snapshot.loads[0].stage is Stage.CLOSED, net.snapshot
+        return {n: net.snapshot.loads[0].results for n, net in self.nets.items()}
 
     def __enter__(self) -> Self:
-        for worker in self.workers.values():
-            worker.start()
+        for net in self.nets.values():
+            net.loop.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for worker in self.workers.values():
-            worker.stop()
+        for net in self.nets.values():
+            net.loop.stop()

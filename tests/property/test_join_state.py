@@ -76,7 +76,7 @@ def test_combinations_are_those_of_each_generation(seed: int) -> None:
         for g, row in zip(ids.tolist(), cases.rows_of(batch), strict=True):
             if cases.plain_key(row, parts) is not None:
                 given_rows[g, int(state.generation[g])][i].append(row)
-        state.begin(i, batch, float(step))
+        cases.begin(state, i, batch, float(step))
         while (event := state.advance()) is not None:
             assert event is not Short.OF_MEMORY
             emitted += emit(state, event)
@@ -121,7 +121,7 @@ def test_a_state_short_of_memory_goes_on_after_groups_are_pushed(kind: str) -> N
         arrays.append(cases.values(rng, pa.string(), 300))
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
         given_rows[i] += [r for r in cases.rows_of(batch) if cases.plain_key(r, 1) is not None]
-        state.begin(i, batch, 0.0)
+        cases.begin(state, i, batch)
         while (event := state.advance()) is not None:
             if event is Short.OF_MEMORY:
                 largest = np.argsort(-state.group_bytes())[:2].astype(np.int64)
@@ -154,7 +154,7 @@ def test_a_group_of_many_keys_splits_its_index_and_finds_them_all() -> None:
     keys = np.random.default_rng(1).permutation(300_000)
     found = 0
     for i in range(2):
-        state.begin(i, pa.record_batch([pa.array(keys)], schema=schema), 0.0)
+        cases.begin(state, i, pa.record_batch([pa.array(keys)], schema=schema))
         while (event := state.advance()) is not None:
             assert isinstance(event, np.ndarray)
             left, right = state.materialise(event, [(0, "k0"), (1, "k0")])
@@ -171,7 +171,7 @@ def test_keys_whose_hashes_share_all_directory_bits_overflow_and_are_found() -> 
     keys = _keys_with_low_half(0x12340000, 1500)
     found = 0
     for i in range(2):
-        state.begin(i, pa.record_batch([pa.array(keys)], schema=schema), 0.0)
+        cases.begin(state, i, pa.record_batch([pa.array(keys)], schema=schema))
         while (event := state.advance()) is not None:
             assert isinstance(event, np.ndarray)
             found += event.shape[1]
@@ -211,7 +211,7 @@ def test_the_key_whose_hash_is_zero_is_a_key_like_any_other() -> None:
     keys = np.array([5, zero, 7, zero, zero, 9], np.int64)
     counts = []
     for i in (0, 1, 0):
-        state.begin(i, pa.record_batch([pa.array(keys)], schema=schema), 0.0)
+        cases.begin(state, i, pa.record_batch([pa.array(keys)], schema=schema))
         total = 0
         while (event := state.advance()) is not None:
             assert isinstance(event, np.ndarray)
@@ -225,7 +225,7 @@ def test_a_group_without_rows_is_taken_out_as_no_generation() -> None:
     schema = pa.schema([("k0", pa.int64())])
     plan = cases.plan_of([schema, schema], "int", 2000)
     state = JoinState(plan, 512 << 10, chunk_rows=64)
-    state.begin(0, pa.record_batch([pa.array(np.arange(20_000))], schema=schema), 0.0)
+    cases.begin(state, 0, pa.record_batch([pa.array(np.arange(20_000))], schema=schema))
     while state.advance() is not Short.OF_MEMORY:
         pass
     rows = state.group_rows().sum(axis=1)

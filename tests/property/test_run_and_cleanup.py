@@ -13,12 +13,17 @@ import pytest
 
 from dovetail_manager.planner import plan_query
 from dovetail_pipeline.cleanup import run_local, verify
-from dovetail_processor.engine import Engine, EngineSettings, RunSummary
+from dovetail_processor.batches import keyed, stamped
 from dovetail_processor.join.state import JoinState
+from dovetail_processor.shell import local
+from dovetail_processor.shell.local import LocalRun
 from dovetail_processor.sinks import ParquetSink
 from dovetail_processor.sources import open_source
+from dovetail_proto.assignment import DiskSettings
+from dovetail_proto.cluster_memory import ClusterShares
 from dovetail_proto.errors import MemoryLimitError
-from dovetail_proto.memory import Shares, shares
+from dovetail_proto.memory import Shares
+from dovetail_proto.messages import QueryLoad
 from dovetail_proto.spill_format import SpillStore
 from kit import join_cases as cases
 
@@ -42,8 +47,8 @@ def test_run_and_cleanup_together_are_the_join(
     for name, content in tables.items():
         pq.write_table(content, tmp_path / f"{name}.parquet", row_group_size=97)
     sql = join_sql(tables, kind)
-    squeeze(monkeypatch, rng)
-    store, summary, partitions = run(sql, tables, tmp_path, rng)
+    memory_bytes = squeeze(monkeypatch, rng)
+    store, summary, partitions = run(sql, tables, tmp_path, rng, memory_bytes)
     report = verify(SpillStore.open(str(tmp_path / "spill")))
     assert all(g.agrees for g in report.groups), "produced + owed = total, counted three ways"
 
@@ -94,23 +99,31 @@ def join_sql(tables: dict[str, pa.Table], kind: str) -> str:
     return f"SELECT {', '.join(columns)} FROM {first} {' '.join(joins)}"
 
 
-def squeeze(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
-    """Give the state next to no memory, whatever the limit says: pushes come all the time."""
+def squeeze(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> int:
+    """Give the state next to no memory, however many groups there are; the limit that does it.
+
+    Pushes come all the time.
+    """
     state_bytes = int(rng.choice([160, 256, 512])) << 10
-
-    def little(limit: int, *, inputs: int, partitions: int) -> Shares:
-        roomy = shares(limit, inputs=inputs, partitions=partitions)
-        return Shares(
-            limit=limit - roomy.state + state_bytes, batch=8 << 10, output=16 << 10,
-            spill=16 << 10, state=state_bytes,
-        )  # fmt: skip
-
-    monkeypatch.setattr("dovetail_processor.engine.shares", little)
+    memory_bytes = (16 << 20) + state_bytes
+    little = Shares(
+        limit=memory_bytes, batch=8 << 10, output=16 << 10, spill=16 << 10, state=state_bytes
+    )
+    shares = ClusterShares(little, window=16 << 10, minimum=state_bytes)
+    for place in ("memory_pool", "shell.local"):
+        monkeypatch.setattr(f"dovetail_processor.{place}.cluster_shares", lambda *_, **__: shares)
+    rows = int(rng.choice([7, 40, 90]))
+    monkeypatch.setattr("dovetail_processor.operators.file_feed.BATCH_ROWS", rows)
+    return memory_bytes
 
 
 def run(
-    sql: str, tables: dict[str, pa.Table], folder: Path, rng: np.random.Generator
-) -> tuple[SpillStore, RunSummary, int]:
+    sql: str,
+    tables: dict[str, pa.Table],
+    folder: Path,
+    rng: np.random.Generator,
+    memory_bytes: int,
+) -> tuple[SpillStore, QueryLoad, int]:
     """Run the query with random settings, and pushes at random batches beside the due ones."""
     partitions = int(rng.choice([1, 5, 12]))
     sources = {name: open_source(folder / f"{name}.parquet") for name in tables}
@@ -119,15 +132,14 @@ def run(
     store = SpillStore.create(str(folder / "spill"), plan)
     (folder / "out").mkdir()
     sink = ParquetSink(folder / "out" / "phase=run", plan.output_schema, prefix="case")
-    settings = EngineSettings(
-        memory_bytes=16 << 20,
+    disk = DiskSettings(
+        allowed=True,
         victims=str(rng.choice(["least-productive", "most-productive", "least-recent", "random"])),
         push_fraction=float(rng.choice([0.1, 0.3, 1.0])),
         spill_above_ratio=float(rng.choice([0.001, 0.01])),
-        batch_rows=int(rng.choice([7, 40, 90])),
     )
-    engine = Engine(plan, [sources[i.stream] for i in plan.inputs], sink, store, settings)
-    return store, engine.run(), partitions
+    done, _ = local.run_local(LocalRun(plan, sources, sink, store, memory_bytes, disk))
+    return store, done, partitions
 
 
 def oracle(sql: str, tables: dict[str, pa.Table]) -> pa.Table:
@@ -145,20 +157,19 @@ def test_a_row_that_fits_no_page_is_refused_with_the_limit(tmp_path: Path) -> No
     plan = cases.plan_of([schema, schema], "int", 1)
     state = JoinState(plan, 128 << 10, chunk_rows=8)
     batch = pa.record_batch([pa.array([1]), pa.array(["x" * (1 << 20)])], schema=schema)
-    state.begin(0, batch, 0.0)
+    state.begin(0, keyed(plan, 0, stamped(batch, 0)), 0.0)
     assert not isinstance(state.advance(), np.ndarray)
     tables = {"s0": pa.table(batch.to_pydict(), schema), "s1": pa.table(batch.to_pydict(), schema)}
     for name, content in tables.items():
         pq.write_table(content, tmp_path / f"{name}.parquet")
-    sources = [open_source(tmp_path / f"s{i}.parquet") for i in range(2)]
+    sources = {f"s{i}": open_source(tmp_path / f"s{i}.parquet") for i in range(2)}
     plan = plan_query(
         join_sql(tables, "int"),
-        {f"s{i}": s.schema for i, s in enumerate(sources)},
+        {name: s.schema for name, s in sources.items()},
         name="case",
         partitions=1,
     )
     sink = ParquetSink(tmp_path / "out", plan.output_schema, prefix="case")
     store = SpillStore.create(str(tmp_path / "spill"), plan)
-    engine = Engine(plan, sources, sink, store, EngineSettings(memory_bytes=1 << 20))
     with pytest.raises(MemoryLimitError, match="a row does not fit into the"):
-        engine.run()
+        local.run_local(LocalRun(plan, sources, sink, store, 1 << 20, DiskSettings(allowed=True)))

@@ -10,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail_manager.planner import plan_query
-from dovetail_processor.cluster.input_queue import InputQueue
-from dovetail_processor.cluster.splits import Item, Piece, Splits
-from dovetail_proto.arrow_bytes import from_bytes
+from dovetail_processor.batches import Keyed, Stamped, stamped
+from dovetail_processor.graph.arc import Arc
+from dovetail_processor.operators.link_end import LinkEnd
+from dovetail_processor.operators.links import Item, Links
+from dovetail_processor.operators.split import Split
+from dovetail_processor.shell.frames import pack, unpack
 from dovetail_proto.feeds import EndOfInput
 from dovetail_proto.ids import GroupId, MoveId, ProcessorId, QueryName, SplitId
 from dovetail_proto.messages import EndOfMovedPartitions
@@ -39,53 +42,47 @@ def group_of(key: int) -> int:
 
 
 class Far:
-    """Both instances: queues that take one batch at a time and note what came for which group."""
+    """Both joins: link ends that take one batch at a time and note what came for which group."""
 
     def __init__(self, window_bytes: int) -> None:
-        self.queues = {p: InputQueue(window_bytes) for p in (P1, P2)}
+        self.ends = {p: LinkEnd(window_bytes) for p in (P1, P2)}
         self.got: dict[tuple[ProcessorId, int], list[int]] = defaultdict(list)
         self.markers: list[tuple[ProcessorId, object]] = []
         self.moving: dict[int, int] = {}  # chunk: its group, whose rows a marker may overtake with
         self.had: dict[int, int] = {}  # chunk: rows of its group when its marker came through
+        self.posts = 0
         self.lossy = False
 
-    def post(self, _: SplitId, to: ProcessorId, frames: list[tuple[int, Item | None]]) -> None:
-        """Frames arrive, unless they are lost."""
+    def post(self, split: SplitId, to: ProcessorId, frames: list[tuple[int, Item | None]]) -> None:
+        """Frames arrive, unless they are lost; at p2 through bytes."""
+        self.posts += len(frames)
         for number, item in frames:
             if self.lossy and number % 2:
                 continue
-            if isinstance(item, Piece):
-                assert isinstance(item.content, bytes) == (to == P2)
-                batch = item.content
-                if isinstance(batch, bytes):
-                    batch = from_bytes(batch, PLAN.inputs[0].kept, "a piece")
-                self.queues[to].arrived(number, batch, item.size_bytes)
-            elif self.queues[to].arrived(number, item, 0) and isinstance(
-                item, EndOfMovedPartitions
-            ):
-                group = self.moving[item.chunk]
-                self.queues[to].overtake(
-                    lambda rows, group=group: np.array(  # type: ignore[misc]
-                        [group_of(k) == group for k in rows.column(0).to_pylist()], np.bool_
-                    )
-                )
+            size_bytes = item.size_bytes if isinstance(item, Keyed) else 0
+            came = (split, number, item, size_bytes)
+            _, number_, item_, size_ = came if to == P1 else unpack(pack(*came[:3]), lambda _: PLAN)
+            end = self.ends[to]
+            if end.arrived(number_, item_, size_) and isinstance(item_, EndOfMovedPartitions):
+                end.overtake(np.arange(PARTITIONS) == self.moving[item_.chunk])
 
     def join(self, to: ProcessorId) -> None:
         """Take in one batch, or the markers at the front."""
-        queue = self.queues[to]
-        if len(queue):
-            batch = queue.take()
-            for key, n in zip(*(c.to_pylist() for c in batch.columns), strict=True):
-                self.got[to, group_of(key)].append(n)
-            queue.finished()
-        while (marker := queue.marker()) is not None:
+        end = self.ends[to]
+        if len(end):
+            batch = end.take()
+            for group, n in zip(batch.groups.tolist(), batch.rows["n"].to_pylist(), strict=True):
+                self.got[to, group].append(n)
+            assert batch.stamped.sequences().tolist() == batch.rows["n"].to_pylist()
+            end.finished()
+        while (marker := end.marker()) is not None:
             self.markers.append((to, marker))
             if isinstance(marker, EndOfMovedPartitions):
                 self.had[marker.chunk] = len(self.got[to, self.moving[marker.chunk]])
 
 
 class Case:
-    """A split on p1 with links to both instances."""
+    """A split on p1 with links to both joins."""
 
     def __init__(self, window_bytes: int) -> None:
         self.now_s = 0.0
@@ -93,55 +90,63 @@ class Case:
         self.map = PartitionMap.initial(
             QueryName("q"), [(P1, P2)[g % 2] for g in range(PARTITIONS)]
         )
-        self.splits = Splits(
-            QueryName("q"),
-            P1,
-            PLAN,
-            [SPLIT],
-            self.map,
-            piece_bytes=64,
-            post=self.far.post,
-            clock=lambda: self.now_s,
-        )
+        self.links = Links(QueryName("q"), self.map, piece_bytes=64, post=self.far.post)
+        self.arc: Arc[Stamped] = Arc(1)
+        self.split = Split(SPLIT, PLAN, 0, arcs=(self.arc,), links=self.links, piece_bytes=64)
+        self.links.host({SPLIT: self.split})
         self.sent: dict[int, list[int]] = defaultdict(list)
         self.count = 0
 
     def take(self, keys: list[int | None]) -> None:
-        """A batch of the stream; null keys go nowhere."""
+        """A batch of the stream; null keys go nowhere. A row holds its own sequence."""
         numbers = list(range(self.count, self.count + len(keys)))
-        self.count += len(keys)
         for key, n in zip(keys, numbers, strict=True):
             if key is not None:
                 self.sent[group_of(key)].append(n)
         rows = [pa.array(keys, pa.int64()), pa.array(numbers, pa.int64())]
-        self.splits.take(SPLIT, pa.RecordBatch.from_arrays(rows, schema=SCHEMA))
+        batch = pa.RecordBatch.from_arrays(rows, schema=SCHEMA)
+        self.arc.offer(stamped(batch, self.count), self.now_s)
+        self.count += len(keys)
+        self.split.step(self.now_s)
+
+    def hold(self, group: int) -> None:
+        """Rows of a group wait from now on."""
+        self.links.hold([GroupId(group)], self.now_s)
+
+    def mark(self, chunk: int, to: ProcessorId) -> None:
+        """The marker of a chunk goes behind what was sent."""
+        self.links.mark(MOVE, chunk, to, [SPLIT], self.now_s)
 
     def acknowledge(self) -> None:
-        """Both instances tell how far they are."""
-        for to, queue in self.far.queues.items():
-            told = queue.news()
+        """Both joins tell how far they are."""
+        for to, end in self.far.ends.items():
+            told = end.news()
             if told is not None:
-                self.splits.acknowledged(SPLIT, to, *told)
+                self.links.acknowledged(SPLIT, to, told, self.now_s)
 
     def settle(self) -> None:
-        """Let everything arrive and be joined."""
+        """Let everything arrive and be joined: then nothing is sent again."""
         self.far.lossy = False
         for _ in range(10_000):
             self.now_s += 1.0
-            self.splits.resend()
+            before = self.far.posts
+            self.links.resend(self.now_s)
+            if self.far.posts == before:
+                return
             for to in (P1, P2):
                 self.far.join(to)
             self.acknowledge()
-            links = self.splits.links.values()
-            if not any(k.outbox.pending or k.outbox.unacked or k.undone for k in links):
-                return
         raise AssertionError("something never arrives")
+
+    def release(self, group: int, to: ProcessorId) -> None:
+        """A group's rows flow on."""
+        self.links.release([GroupId(group)], to, self.now_s)
 
     def move(self, group: int, to: ProcessorId) -> None:
         """The end of a move: the map names another owner, and the group is released to it."""
         self.map = self.map.moved([GroupId(group)], to)
-        self.splits.adopt(self.map)
-        self.splits.release([GroupId(group)], to)
+        self.links.adopt(self.map)
+        self.release(group, to)
 
 
 KEYS = st.lists(st.none() | st.integers(0, 30), max_size=12)
@@ -172,7 +177,7 @@ def test_rows_reach_the_owner_of_their_group_once_and_in_order(
         elif what == "lose":
             case.far.lossy = not case.far.lossy
         elif what == "resend":
-            case.splits.resend()
+            case.links.resend(case.now_s)
         elif value in held:
             owner = case.map.owner(GroupId(value))  # type: ignore[arg-type]
             case.settle()
@@ -187,13 +192,14 @@ def test_rows_reach_the_owner_of_their_group_once_and_in_order(
             held[value] = chunk = len(case.far.moving)  # type: ignore[index]
             case.far.moving[chunk] = value  # type: ignore[assignment]
             owner = case.map.owner(GroupId(value))  # type: ignore[arg-type]
-            case.splits.hold([GroupId(value)])  # type: ignore[list-item]
-            case.splits.mark(MOVE, held[value], owner, [SPLIT])  # type: ignore[index]
+            case.hold(value)  # type: ignore[arg-type]
+            case.mark(chunk, owner)
     for group in list(held):
         case.settle()
         case.move(group, P1)
     case.settle()
-    assert case.splits.joined(SPLIT) == case.splits.splits[SPLIT].taken
+    assert case.links.lowest_open(SPLIT) is None
+    assert case.links.drained(SPLIT)
     for group in range(PARTITIONS):
         arrived = case.far.got[P1, group] + case.far.got[P2, group]
         assert sorted(arrived) == case.sent[group]
@@ -213,16 +219,17 @@ def test_the_end_comes_behind_everything_else() -> None:
     """Also behind what is held back."""
     case = Case(window_bytes=4000)
     group = group_of(7)
-    case.splits.hold([GroupId(group)])
+    case.hold(group)
     case.take([7, 7])
-    case.splits.end([P1, P2])
+    case.links.end(SPLIT, [P1, P2], 0.0)
     assert not any(isinstance(m, EndOfInput) for _, m in case.far.markers)
     case.move(group, P2)
     case.settle()
-    case.splits.end([P1, P2])
+    case.links.end(SPLIT, [P1, P2], case.now_s)
     case.settle()
     assert {to for to, m in case.far.markers if isinstance(m, EndOfInput)} == {P1, P2}
     assert case.far.got[P2, group] == [0, 1]
+    assert case.links.delivered
 
 
 def test_a_marker_overtakes_the_queue_with_the_rows_of_its_group() -> None:
@@ -233,22 +240,22 @@ def test_a_marker_overtakes_the_queue_with_the_rows_of_its_group() -> None:
     case.take(keys)
     case.acknowledge()
     case.settle()
-    before = case.far.queues[P1].inbox.outstanding_bytes
+    before = case.far.ends[P1].inbox.outstanding_bytes
     for _ in range(3):
         case.take(keys)
     case.far.moving[0] = 0
-    case.splits.hold([GroupId(0)])
-    case.splits.mark(MOVE, 0, P1, [SPLIT])
+    case.hold(0)
+    case.mark(0, P1)
     for _ in range(3 * len(moving)):
         if not case.far.markers:
             case.far.join(P1)
     assert case.far.markers
     assert case.far.got[P1, 0] == case.sent[0]
     assert len(case.far.got[P1, 2]) < len(case.sent[2])
-    assert case.splits.joined(SPLIT) == 1  # the batches that were overtaken are not done yet
+    assert case.links.lowest_open(SPLIT) == len(keys), "the first batch is joined, no other is"
     case.settle()
-    assert case.far.queues[P1].inbox.outstanding_bytes == before
-    assert case.splits.joined(SPLIT) == 4
+    assert case.far.ends[P1].inbox.outstanding_bytes == before
+    assert case.links.lowest_open(SPLIT) is None
 
 
 def test_only_groups_on_their_way_wait_while_there_is_memory_to_hold_them_back_in() -> None:
@@ -256,21 +263,21 @@ def test_only_groups_on_their_way_wait_while_there_is_memory_to_hold_them_back_i
     case = Case(1 << 20)
     key = next(k for k in range(100) if group_of(k) == 0)
     other = next(k for k in range(100) if group_of(k) == 1)
-    case.splits.hold([GroupId(0)])
-    case.splits.lent_bytes = 10_000
+    case.hold(0)
+    case.links.lent_bytes = 10_000
     for _ in range(40):
-        assert case.splits.has_room
+        assert case.links.has_room
         case.take([key, *[other] * 3])
         case.acknowledge()
         for to in (P1, P2):
             case.far.join(to)
     assert case.far.got[P2, 1] == case.sent[1]
-    assert case.splits.held_bytes == 40 * (8 + 8 + 4), "a row and the number of its group"
-    assert case.splits.borrowed_bytes == 40 * 20 - 2 * 64
-    case.splits.lent_bytes = 0
-    assert not case.splits.has_room
-    case.splits.release([GroupId(0)], P2)
-    assert case.splits.held_bytes == 0
+    assert case.links.held_bytes == 40 * (8 + 8 + 4), "a row and its sequence"
+    assert case.links.borrowed_bytes == 40 * 20 - 2 * 64
+    case.links.lent_bytes = 0
+    assert not case.links.has_room
+    case.release(0, P2)
+    assert case.links.held_bytes == 0
     case.settle()
     assert case.far.got[P2, 0] == case.sent[0]
 
@@ -279,10 +286,12 @@ def test_rows_held_back_do_not_keep_their_batch_in_memory() -> None:
     """One row of a thousand is held: what is kept is one row."""
     case = Case(1 << 20)
     key = next(k for k in range(100) if group_of(k) == 0)
-    case.splits.hold([GroupId(0)])
+    case.hold(0)
     other = next(k for k in range(100) if group_of(k) == 1)
     case.take([key, *[other] * 999])
-    [(_, rows, groups)] = case.splits.splits[SPLIT].held
-    assert rows.num_rows == 1
-    assert rows.get_total_buffer_size() < 200
-    assert groups.base is None
+    [held] = case.split.held
+    assert held.rows.num_rows == 1
+    assert held.rows.get_total_buffer_size() < 200
+    assert held.groups.base is None
+    assert held.stamped.offsets is not None
+    assert held.stamped.offsets.base is None

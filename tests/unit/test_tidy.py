@@ -81,7 +81,10 @@ FORBIDDEN_MODULES = {
 LINES_MAX = 400
 """About 300 lines is a good module; past this one, the reason belongs in the list below."""
 
-LONG_MODULES: dict[str, str] = {}
+LONG_MODULES = {
+    "processor/dovetail_processor/query.py": "the life of a query from opening to its end; its "
+    "parts (operators, links, moves, memory) are modules of their own already",
+}
 """Modules longer than LINES_MAX, with the reason why splitting them would hurt."""
 
 PRINTING_PLACES = ("client/dovetail/commands/", "client/dovetail/cli.py", "bench/dovetail_bench/")

@@ -23,9 +23,12 @@ from dovetail_bench.experiments.experiment import Experiment
 from dovetail_bench.experiments.owned_workload import OwnedWorkload
 from dovetail_manager.planner import plan_query
 from dovetail_pipeline.cleanup import run_local
-from dovetail_processor.engine import Engine, EngineSettings, Progress
+from dovetail_processor.shell.local import LocalRun
+from dovetail_processor.shell.local import run_local as run_query
 from dovetail_processor.sinks import CountingSink
 from dovetail_processor.sources import FileSource
+from dovetail_proto.assignment import DiskSettings
+from dovetail_proto.messages import Heartbeat
 from dovetail_proto.spill_format import SpillStore
 
 SPEED_UP = 1000
@@ -107,34 +110,35 @@ def _run(
         partitions=streams.partitions,
     )
     pushes = line.push_fraction > 0
-    settings = EngineSettings(
-        memory_bytes=LIMIT_BYTES if pushes else ROOMY_BYTES,
-        policy="disk" if pushes else "none",
+    disk = DiskSettings(
+        allowed=pushes,
         victims=line.victims,
         push_fraction=line.push_fraction or 1.0,  # of no account where nothing is pushed
         spill_above_ratio=SPILL_ABOVE_RATIO,
         inactive_after_s=RUN_S / 2,
         productivity_half_life_s=line.half_life_s,
-        seed=SEED,
     )
     pace = _Pace()
-    sources = [_PacedSource(table, pace) for table in tables]
+    sources = {
+        name: _PacedSource(table, pace) for name, table in zip(streams.names, tables, strict=True)
+    }
 
     def arrived_s() -> float:
-        return min(source.arrived_s for source in sources)
+        return min(source.arrived_s for source in sources.values())
 
     points: list[dict[str, Any]] = []
 
-    def note(progress: Progress) -> None:
+    def note(beat: Heartbeat) -> None:
+        (load,) = beat.loads
         seconds = arrived_s() if input_time else pace.seconds()
         points.append(
             {
                 "series": line.name,
                 "seconds": round(seconds, 3),
                 "paper_minutes": round(seconds * SPEED_UP / 60, 2),
-                "results": progress.results,
-                "memory_bytes": progress.held_bytes,
-                "pushes": progress.pushes,
+                "results": load.results,
+                "memory_bytes": beat.used_bytes,
+                "pushes": load.pushes,
             }
         )
 
@@ -142,13 +146,14 @@ def _run(
         store = SpillStore.create(folder, plan) if pushes else None
         clock = arrived_s if input_time else time.monotonic
         sink = CountingSink(plan.output_schema)
-        engine = Engine(plan, sources, sink, store, settings, clock=clock)
-        done = engine.run(progress=note)
+        memory_bytes = LIMIT_BYTES if pushes else ROOMY_BYTES
+        run = LocalRun(plan, sources, sink, store, memory_bytes, disk)
+        done, _ = run_query(run, look=note, clock=clock)
         total: dict[str, Any] = {
             "series": line.name,
             "results_run": done.results,
             "pushes": done.pushes,
-            "peak_held_bytes": done.peak_held_bytes,
+            "peak_held_bytes": max(p["memory_bytes"] for p in points),
             "run_s": round(pace.seconds(), 3),
             "results_left": 0,
             "cleanup_ms": 0.0,

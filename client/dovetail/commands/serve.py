@@ -101,7 +101,7 @@ def processor(
 
     from dovetail.services import end_process, run_processor
     from dovetail_manager.admin.auth import Tokens, refuse_open_bind
-    from dovetail_processor.cluster.server import ProcessorSettings
+    from dovetail_processor.shell.server import ProcessorSettings
 
     settings = _settings(config, root, tethered=tethered)
     security = settings.security()

@@ -1,4 +1,4 @@
-"""The query graph: operators as nodes, bounded buffers as arcs, a loop that runs them.
+"""The query graph of a worker: operators as nodes, bounded buffers as arcs, one step at a time.
 
-Read `arc`, `node`, `loop`; which node runs next is a strategy of `dovetail_processor.scheduling`.
+Read `arc`, `node`, `loop`; which node works next is a strategy of `dovetail_processor.scheduling`.
 """

@@ -2,61 +2,93 @@
 
     producer ── offer ──▶ [ batch │ batch │ … ] ── take ──▶ consumer
 
-A full arc stops its producer, not its consumer: that is how a slow sink slows a source.
+A full arc stops its producer, not its consumer: that is how a slow sink slows a source. Every arc
+is sure of `sure_bytes` plus the batch that crosses them; what it holds beyond is drawn from the
+pool that all arcs of a worker share, so that a burst can queue.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from typing import Generic, Protocol, TypeVar
 
-import pyarrow as pa
+
+class Sized(Protocol):
+    """What an arc carries."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes."""
 
 
-class Arc:
-    """Batches in order. Holds at most `bound_bytes` plus the batch that crossed the bound."""
+Item = TypeVar("Item", bound=Sized)
 
-    urgent = False  # its consumer may take from others first
 
-    def __init__(self, bound_bytes: int) -> None:
-        self._bound_bytes = bound_bytes
-        self._batches: deque[tuple[pa.RecordBatch, int]] = deque()  # with its bytes
+class QueuePool:
+    """Bytes that arcs may hold beyond what each is sure of; `limit_bytes` may change."""
+
+    def __init__(self) -> None:
+        self.limit_bytes = 0
+        self.used_bytes = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether an arc may draw on it."""
+        return self.used_bytes < self.limit_bytes
+
+
+class Arc(Generic[Item]):
+    """Batches in order, each with the time at which it came."""
+
+    def __init__(self, sure_bytes: int, pool: QueuePool | None = None) -> None:
+        self._sure_bytes = sure_bytes
+        self._pool = pool
+        self._items: deque[tuple[Item, float]] = deque()
         self.held_bytes = 0
         """Bytes of the batches in the arc."""
-        self.ended = False
-        """Whether nothing will be offered any more."""
 
     @property
     def has_room(self) -> bool:
         """Whether the producer may offer another batch."""
-        return self.held_bytes < self._bound_bytes
+        if self.held_bytes < self._sure_bytes:
+            return True
+        return self._pool is not None and self._pool.has_room
 
     @property
-    def exhausted(self) -> bool:
-        """Whether nothing is there and nothing will come."""
-        return self.ended and not self._batches
+    def first(self) -> Item | None:
+        """The batch that `take` would remove."""
+        return self._items[0][0] if self._items else None
 
     @property
-    def first_bytes(self) -> int:
-        """Bytes of the batch that `take` would remove."""
-        return self._batches[0][1]
+    def since_s(self) -> float:
+        """When the first batch came; infinite if there is none."""
+        return self._items[0][1] if self._items else float("inf")
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return len(self._items)
 
-    def offer(self, batch: pa.RecordBatch) -> None:
-        """Put a batch at the end; one without rows is dropped."""
-        assert not self.ended
-        if batch.num_rows:
-            size_bytes = batch.nbytes  # walks all buffers: asked for once
-            self._batches.append((batch, size_bytes))
-            self.held_bytes += size_bytes
+    def __iter__(self) -> Iterator[Item]:
+        return (item for item, _ in self._items)
 
-    def take(self) -> pa.RecordBatch:
+    def offer(self, item: Item, now_s: float) -> None:
+        """Put a batch at the end."""
+        self._items.append((item, now_s))
+        self._hold(item.size_bytes)
+
+    def take(self) -> Item:
         """Remove the first batch."""
-        batch, size_bytes = self._batches.popleft()
-        self.held_bytes -= size_bytes
-        return batch
+        item, _ = self._items.popleft()
+        self._hold(-item.size_bytes)
+        return item
 
-    def end(self) -> None:
-        """Say that nothing will be offered any more."""
-        self.ended = True
+    def clear(self) -> None:
+        """Drop everything."""
+        self._items.clear()
+        self._hold(-self.held_bytes)
+
+    def _hold(self, more_bytes: int) -> None:
+        before = max(0, self.held_bytes - self._sure_bytes)
+        self.held_bytes += more_bytes
+        if self._pool is not None:
+            self._pool.used_bytes += max(0, self.held_bytes - self._sure_bytes) - before

@@ -104,6 +104,20 @@ class NestedStore:
         taken = pa.chunked_array(arrays).take(pa.array(starts[place] + rows))
         return taken.combine_chunks() if isinstance(taken, pa.ChunkedArray) else taken
 
+    def value_bytes(
+        self, column: Column, slab: Slab, rows_at: NDArray[np.uint32]
+    ) -> NDArray[np.int64]:
+        """About how large the value in each row is: the mean of its chunk, at least 1."""
+        numbers = np.empty(rows_at.size, np.uint32)
+        kernels.gather_4(slab.words, rows_at, column.at, numbers)
+        wanted, place = np.unique(numbers, return_inverse=True)
+        means = [self._mean_bytes(number, column.field.name) for number in wanted.tolist()]
+        return np.array(means, np.int64)[place]
+
+    def _mean_bytes(self, number: int, name: str) -> int:
+        values = self._home[number][0].data.column(name)
+        return 1 + int(values.nbytes) // max(1, len(values))
+
     def detach(self, groups: Iterable[int]) -> list[GroupNested]:
         """Hand out the groups' values: they are read until `release`, and grow no more."""
         return [self._groups.pop(g, GroupNested()) for g in groups]

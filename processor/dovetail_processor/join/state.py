@@ -1,15 +1,16 @@
 """The join's state and its one verb: take a batch of one input, give the combinations it makes.
 
-    state.begin(i, batch)                  the batch is hashed and put in group order
+    state.begin(i, rows)                   hashed rows are put in group order; repeated ones go
     while (event := state.advance()):      combinations, chunk by chunk, or the wish for memory
         …                                  between batches, or when memory is short, groups may be
     detached = state.detach(groups)        pushed: they start afresh as the next generation, and
     …                                      `detached` can be read in another thread until
     state.release(detached)                their pages are given back
 
-Kept at every step: a row that is linked is complete; the pages handed out are within the limit;
-`produced[g]` is the number of combinations of group g's current generation. Not promised: any
-order of results.
+Kept at every step: `marks[i, g]` is the last sequence of input i that group g has taken, and no row
+at or below it is taken again; a row that is linked is complete; the pages handed out are within the
+limit; `produced[g]` is the number of combinations of group g's current generation. Not promised:
+any order of results.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dovetail_processor.batches import Keyed
 from dovetail_processor.join.kernels import advance as adv
 from dovetail_processor.join.kernels import columns as kernels
 from dovetail_processor.join.kernels import groups as whole
@@ -30,7 +32,7 @@ from dovetail_processor.join.layout import Column, Kind, Placement, RowLayout, r
 from dovetail_processor.join.nested import GroupNested, NestedStore
 from dovetail_processor.join.rows import Encoder, decode, text_bytes
 from dovetail_processor.join.slab import Slab
-from dovetail_proto.partitioning import canonical_keys, is_bijective, partition_ids
+from dovetail_proto.partitioning import is_bijective
 from dovetail_proto.query import QueryPlan
 
 FUEL_ROWS = 8 << 10
@@ -95,6 +97,7 @@ class JoinState:
         self.n = len(plan.inputs)
         self.partitions = plan.partitions
         self.layouts: list[RowLayout] = [row_layout(i.kept, i.key) for i in plan.inputs]
+        self._columns = [{c.field.name: c for c in x.columns} for x in self.layouts]
         self.limit_bytes = state_bytes
         """Of what the state may take; may be lowered and raised again, up to what it began with."""
         self.slab = Slab(state_bytes)
@@ -103,6 +106,11 @@ class JoinState:
         self.produced_before = np.zeros(self.partitions, np.int64)
         """Combinations of earlier generations; with `produced` the lifetime sum."""
         self.last_insert_s = np.zeros(self.partitions, np.float64)
+        self.marks = np.full((self.n, self.partitions), -1, np.int64)
+        """Per input and group: the last sequence taken."""
+        self.rows_repeated = 0
+        """Rows that were dropped because their group had taken them before."""
+        self._highest_mark = np.full(self.n, -1, np.int64)  # at least the highest of each input
         self.locked = np.zeros(self.partitions, np.bool_)
         """Groups on their way to or from another processor: not to be pushed."""
         self._groups = np.zeros((self.partitions, index.GROUP_FIELDS), np.uint32)
@@ -115,22 +123,27 @@ class JoinState:
         self._cursor = np.zeros(adv.POSITIONS + 2 * self.n, np.int64)
         self._work: _Work | None = None
 
-    def begin(
-        self, i: int, batch: pa.RecordBatch, now_s: float, *, silent: bool = False
-    ) -> NDArray[np.int64]:
-        """Start on a batch of input `i` (its kept columns); the one before must be done.
+    def begin(self, i: int, of: Keyed, now_s: float, *, silent: bool = False) -> NDArray[np.int64]:
+        """Start on rows of input `i` (its kept columns); those before must be done.
 
-        Returns the groups that it touches. A `silent` one makes no combinations: its rows belong
-        to a group that comes from elsewhere, where they have met.
+        Returns the groups that they touch. Rows that a group has taken before are dropped. A
+        `silent` batch makes no combinations and moves no marks: its rows belong to a group that
+        comes from elsewhere, where they have met.
         """
         assert self._work is None
-        plan = self.plan.inputs[i]
-        keys = canonical_keys([batch.column(name) for name in plan.key], self.plan.key_types)
-        ids = partition_ids(keys.hashes, self.partitions)
-        mask = _NO_MASK if keys.valid is None else keys.valid
-        order, starts = kernels.sort_by_group(ids, mask, self.partitions)
+        batch, keys, ids = of.rows, of.keys, of.groups
+        fresh = _NO_MASK
+        if not silent and of.stamped.lowest <= self._highest_mark[i]:
+            fresh = of.stamped.sequences() > self.marks[i, ids]
+            self.rows_repeated += int(fresh.size - np.count_nonzero(fresh))
+        order, starts = kernels.sort_by_group(ids, fresh, self.partitions)
         touched = np.flatnonzero(np.diff(starts))
         self.last_insert_s[touched] = now_s
+        if not silent and order.size:
+            last = order[starts[touched + 1] - 1]
+            offsets = of.stamped.offsets
+            self.marks[i, touched] = of.stamped.first + (last if offsets is None else offsets[last])
+            self._highest_mark[i] = max(self._highest_mark[i], of.stamped.highest)
         key_offsets, key_data = _NO_KEYS
         if keys.offsets is not None and keys.data is not None:
             key_offsets, key_data = keys.offsets, keys.data
@@ -210,16 +223,22 @@ class JoinState:
             out |= {(i, c.field.name): a for c, a in zip(wanted, arrays, strict=True)}
         return [out[c] for c in columns]
 
-    def text_sizes(
+    def value_sizes(
         self, chunk: NDArray[np.uint32], columns: Sequence[tuple[int, str]]
     ) -> NDArray[np.int64] | None:
-        """Bytes of text in each combination of a chunk; None if no column is text."""
+        """Bytes of text and, about, of nested values in each combination of a chunk; None if no
+        column has either.
+        """
         total: NDArray[np.int64] | None = None
         for i, name in columns:
-            column = self._column(i, name)
+            column, nested = self._column(i, name), self._nested[i]
             if column.kind is Kind.TEXT:
                 sizes = text_bytes(self.slab, column, chunk[i]).astype(np.int64)
-                total = sizes if total is None else total + sizes
+            elif column.kind is Kind.NESTED and nested is not None:
+                sizes = nested.value_bytes(column, self.slab, chunk[i])
+            else:
+                continue
+            total = sizes if total is None else total + sizes
         return total
 
     @property
@@ -289,7 +308,13 @@ class JoinState:
         self.release(self.detach(ids))
         for counter in (self.generation, self.produced, self.produced_before):
             counter[ids] = 0
+        self.marks[:, ids] = -1
         self.locked[ids] = False
+
+    def set_marks(self, ids: NDArray[np.int64], marks: NDArray[np.int64]) -> None:
+        """The marks of groups that come from elsewhere, per input (row) and group (column)."""
+        self.marks[:, ids] = marks
+        np.maximum(self._highest_mark, marks.max(axis=1, initial=-1), out=self._highest_mark)
 
     def collect(self, detached: Detached) -> list[tuple[NDArray[np.uint32], NDArray[np.uint64]]]:
         """Per input the rows of detached groups, group after group in key-hash order, and per
@@ -297,24 +322,31 @@ class JoinState:
 
         Reads only what belongs to the detached groups: safe beside the join.
         """
-        starts, rows_at = self._room_for(detached)
+        starts, rows_at = self._room_for(detached.rows(self.n))
         ranges = np.zeros((self.n, detached.ids.size, 2), np.uint64)
         ranges[:, :, 0] = np.iinfo(np.uint64).max
         memory = self._memory_of(detached.groups, detached.parts)
         whole.collect(memory, detached.ids.size, starts, rows_at, ranges)
         return [(rows_at[starts[j] : starts[j + 1]], ranges[j]) for j in range(self.n)]
 
-    def rows_of(self, viewed: Detached) -> list[NDArray[np.uint32]]:
-        """Per input the rows of the groups, in no order. As safe as `collect`, and quicker."""
-        starts, rows_at = self._room_for(viewed)
+    def rows_of(
+        self, viewed: Detached, since: NDArray[np.int64] | None = None
+    ) -> list[NDArray[np.uint32]]:
+        """Per input the rows of the groups, in no order. As safe as `collect`, and quicker.
+
+        `since` has, per group and input, how many rows that came first are left out.
+        """
+        skipped = np.zeros((viewed.ids.size, self.n), np.int64) if since is None else since
+        starts, rows_at = self._room_for(viewed.rows(self.n) - skipped)
         memory = self._memory_of(viewed.groups, viewed.parts)
         row_words = np.array([layout.row_words for layout in self.layouts], np.int64)
-        whole.rows_of(memory, viewed.ids.size, row_words, starts, rows_at)
+        whole.rows_of(memory, viewed.ids.size, row_words, skipped, starts, rows_at)
         return [rows_at[starts[j] : starts[j + 1]] for j in range(self.n)]
 
-    def _room_for(self, detached: Detached) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+    def _room_for(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+        """Where each input's rows start, and room for all of them; `rows` per group and input."""
         starts = np.zeros(self.n + 1, np.int64)
-        np.cumsum(detached.rows(self.n).sum(axis=0), out=starts[1:])
+        np.cumsum(rows.sum(axis=0), out=starts[1:])
         return starts, np.empty(int(starts[-1]), np.uint32)
 
     def read_rows(self, i: int, rows_at: NDArray[np.uint32]) -> pa.Table:
@@ -333,7 +365,7 @@ class JoinState:
                 store.release(groups)
 
     def _column(self, i: int, name: str) -> Column:
-        return next(c for c in self.layouts[i].columns if c.field.name == name)
+        return self._columns[i][name]
 
     def _memory_of(self, groups: NDArray[np.uint32], parts: NDArray[np.uint32]) -> tuple[int, ...]:
         return self.slab.memory(groups, parts, self.n, self._keyed)

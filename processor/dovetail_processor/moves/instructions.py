@@ -6,7 +6,7 @@ time (choosing, shipping) is started by an instruction and answered by a later e
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dovetail_proto.ids import MoveId, ProcessorId, SplitId
 from dovetail_proto.messages import Groups, MoveRef, MoveReply
@@ -19,6 +19,7 @@ class Local:
 
     free_bytes: int  # below the memory limit, after state, queues, credit and reservations
     pushing: bool  # indiskAdaptation (S4 Fig. 18): a push to disk is under way
+    reading: bool = False  # groups that were sent away are still read, and cannot be dropped yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,6 @@ class StoreInert:
     move: MoveId
     chunk: int
     groups: Groups
-    payload: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,12 @@ class Participant:
                 out = self.sender.compute(m, local.pushing)
             case Reserve():
                 self._check_free(m.ref, local.pushing or self.sender.outgoing is not None)
+                if local.reading:  # the same groups might come back before they are gone
+                    raise Refusal(
+                        Domain.BUSY,
+                        f"move {m.ref.move}: processor {self.processor!r} still reads groups that "
+                        "it has sent away",
+                    )
                 out = self.receiver.reserve(m, local)
             case DeactivatePartitions():
                 out = self._deactivate(m)

@@ -93,7 +93,7 @@ class Receiver:
         incoming.reserved_bytes = max(0, incoming.reserved_bytes - m.size_bytes)
         incoming.inert[m.chunk] = InertChunk(m.groups, m.size_bytes)
         return [
-            StoreInert(m.ref.move, m.chunk, m.groups, m.payload),
+            StoreInert(m.ref.move, m.chunk, m.groups),
             Reply(Received(m.ref, m.chunk, m.size_bytes)),
         ]
 

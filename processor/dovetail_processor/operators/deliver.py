@@ -1,43 +1,126 @@
-"""The end of the graph: results into a sink."""
+"""The end of the graph: results into a sink, which a lane writes to.
+
+The bytes on their way are bounded: a sink that cannot keep up is not ready for more, which stops
+the join, which stops the sources. A batch larger than the bound passes alone.
+
+Invariant: after a sink has raised, nothing but `abort` is called.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from dovetail_processor.graph.arc import Arc
-from dovetail_processor.sinks import BackgroundSink
+from dovetail_processor.graph.node import Statistics, Waiting
+from dovetail_processor.jobs import Lane, Outcome
+from dovetail_processor.operators.evaluate import Results
+from dovetail_processor.sinks import Sink, SinkTotals
+from dovetail_proto.errors import OutputError
+
+T = TypeVar("T")
 
 
 class Deliver:
-    """Writes batches from `source` to `sink`; a sink that is behind makes the whole graph wait.
+    """Writes batches from `source` to `sink` on `lane`; `failed` hears what the sink raises."""
 
-    `waits` in the sink, or is not ready while the sink has no room: then others can get on.
-    """
-
-    def __init__(self, source: Arc, sink: BackgroundSink, *, waits: bool = True) -> None:
+    def __init__(
+        self,
+        query: str,
+        depth: int,
+        *,
+        source: Arc[Results],
+        sink: Sink,
+        lane: Lane,
+        bound_bytes: int,
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self.owners = (query,)
+        self.depth = depth
+        self.statistics = Statistics()
         self._source = source
         self._sink = sink
-        self._waits = waits
-        self.rows = 0
-        """Results handed to the sink."""
+        self._lane = lane
+        self._bound_bytes = bound_bytes
+        self._failed = failed
+        self._under_way_bytes = 0
+        self._broken = False  # the sink has raised; the lane's
+        self._ending = False  # the sink is being closed or dropped, or was
+        self.ended = False
+        """Whether the sink is closed or dropped: what is not written now never will be."""
+
+    @property
+    def waiting(self) -> Waiting:
+        """See Node."""
+        return Waiting(len(self._source), self._source.held_bytes, self._source.since_s)
 
     @property
     def ready(self) -> bool:
         """Whether there is a batch, and room for it."""
-        if not len(self._source):
+        first = self._source.first
+        if first is None:
             return False
-        return self._waits or self._sink.has_room(self._source.first_bytes)
-
-    @property
-    def finished(self) -> bool:
-        """Whether all results are handed over."""
-        return self._source.exhausted
+        return self._under_way_bytes <= max(0, self._bound_bytes - first.size_bytes)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that the sink still holds."""
-        return self._sink.held_bytes
+        """Bytes on the way to the sink and inside it."""
+        return self._under_way_bytes + self._sink.held_bytes
 
-    def step(self) -> None:
+    @property
+    def rows(self) -> int:
+        """Results handed to the sink."""
+        return self.statistics.rows_out
+
+    def step(self, now_s: float) -> None:
         """Hand over one batch."""
         batch = self._source.take()
-        self.rows += batch.num_rows
-        self._sink.write(batch)
+        self.statistics.rows_in += batch.rows.num_rows
+        self.statistics.rows_out += batch.rows.num_rows
+        self._under_way_bytes += batch.size_bytes
+        sink, rows, size_bytes = self._sink, batch.rows, batch.size_bytes
+
+        def written(outcome: Outcome[None]) -> None:
+            self._under_way_bytes -= size_bytes
+            if outcome.error is not None:
+                self._failed(outcome.error)
+
+        self._lane.run(lambda: self._call(lambda: sink.write(rows)), written)
+
+    def roll(self, done: Callable[[Outcome[None]], None]) -> None:
+        """Have all that was handed over so far made durable and readable."""
+        self._lane.run(lambda: self._call(self._sink.roll), done)
+
+    def close(self, done: Callable[[Outcome[SinkTotals]], None]) -> None:
+        """Have everything written, and the sink closed; nothing half written stays."""
+
+        def end() -> SinkTotals:
+            try:
+                return self._call(self._sink.close)
+            except BaseException:
+                self._sink.abort()
+                raise
+
+        def closed(outcome: Outcome[SinkTotals]) -> None:
+            self.ended = True
+            done(outcome)
+
+        self._ending = True
+        self._lane.run(end, closed)
+        self._lane.close()
+
+    def stop(self) -> None:
+        """Keep what was found so far, for it is right; a sink that is being closed goes on."""
+        self._source.clear()
+        if not self._ending:
+            self.close(lambda _: None)
+
+    def _call(self, what: Callable[[], T]) -> T:
+        """Ask the sink for something, on the lane."""
+        if self._broken:
+            raise OutputError("results that came before could not be written")
+        try:
+            return what()
+        except BaseException:
+            self._broken = True
+            raise

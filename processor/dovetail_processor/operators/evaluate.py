@@ -2,31 +2,88 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import pyarrow as pa
+
+from dovetail_processor.batches import Stamped
 from dovetail_processor.expressions import Evaluator
 from dovetail_processor.graph.arc import Arc
+from dovetail_processor.graph.node import Statistics, Waiting
 
 
-class Evaluate:
-    """Runs `evaluator` on each batch from `source` to `out`."""
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Combinations or results on their way out."""
 
-    def __init__(self, evaluator: Evaluator, source: Arc, out: Arc) -> None:
-        self._evaluator = evaluator
+    rows: pa.RecordBatch
+    size_bytes: int
+
+
+class _Rows(Protocol):
+    @property
+    def rows(self) -> pa.RecordBatch: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
+Item = TypeVar("Item", bound=_Rows)
+
+
+class Evaluate(Generic[Item]):
+    """Does `evaluate` to each batch from `source` to `out`; what has no row left goes no further.
+
+    `of_input` and `of_results` are the two kinds there are.
+    """
+
+    def __init__(
+        self,
+        query: str,
+        depth: int,
+        evaluate: Callable[[Item], Item],
+        source: Arc[Item],
+        out: Arc[Item],
+    ) -> None:
+        self.owners = (query,)
+        self.depth = depth
+        self.statistics = Statistics()
+        self._evaluate = evaluate
         self._source = source
         self._out = out
 
     @property
-    def ready(self) -> bool:
-        """Whether there is a batch and room for it, or the end to pass on."""
-        return (len(self._source) > 0 and self._out.has_room) or self._source.exhausted
+    def waiting(self) -> Waiting:
+        """See Node."""
+        return Waiting(len(self._source), self._source.held_bytes, self._source.since_s)
 
     @property
-    def finished(self) -> bool:
-        """Whether the end was passed on."""
-        return self._out.ended
+    def ready(self) -> bool:
+        """Whether there is a batch and room for it."""
+        return len(self._source) > 0 and self._out.has_room
 
-    def step(self) -> None:
-        """Evaluate one batch, or pass on the end."""
-        if self._source.exhausted:
-            self._out.end()
-        else:
-            self._out.offer(self._evaluator.run(self._source.take()))
+    def step(self, now_s: float) -> None:
+        """Evaluate one batch."""
+        batch = self._source.take()
+        made = self._evaluate(batch)
+        self.statistics.rows_in += batch.rows.num_rows
+        self.statistics.rows_out += made.rows.num_rows
+        if made.rows.num_rows:
+            self._out.offer(made, now_s)
+
+
+def of_input(evaluator: Evaluator) -> Callable[[Stamped], Stamped]:
+    """An input's filter and computed columns; rows keep their sequences."""
+    return lambda batch: batch.evaluated(*evaluator.run_rows(batch.rows))
+
+
+def of_results(evaluator: Evaluator) -> Callable[[Results], Results]:
+    """The conditions that span inputs, and the columns of the results."""
+
+    def evaluate(batch: Results) -> Results:
+        made = evaluator.run(batch.rows)
+        return Results(made, int(made.nbytes))
+
+    return evaluate

@@ -1,13 +1,20 @@
-"""The join instance: batches of n inputs in, combinations out, in chunks of bounded size.
+"""The join: hashed rows of n inputs in, combinations out, in chunks of bounded size.
+
+    link ends ─▶ [ batch under way ] ─▶ chunk ─▶ pieces ─▶ out
+                       ▲ between batches: chores, in steps as short as the join's
+                       │ (groups that arrived are installed, groups that left are dropped)
 
 A step starts a batch if none is under way and emits at most one piece of output. Before a batch,
-and whenever the state asks for memory, `Relief` may push groups to disk.
+and whenever the state asks for memory, `Relief` may push groups to disk; the join waits for that
+push, the worker never does.
+
+Invariant: a group takes rows only while it is live here; a row of any other group is a defect.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -15,127 +22,186 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail_processor.graph.arc import Arc
+from dovetail_processor.graph.node import Statistics, Waiting
 from dovetail_processor.join.state import JoinState, Short
+from dovetail_processor.operators.evaluate import Results
+from dovetail_processor.operators.link_end import LinkEnd, Marker
+
+CHUNK_ROWS_MIN, CHUNK_ROWS_MAX = 64, 64 << 10
+TEXT_BYTES_GUESS = 16
+_OVER = object()
 
 
 class Relief(Protocol):
     """Keeps the state within its memory."""
 
-    def before_batch(self) -> None:
+    def before_batch(self, now_s: float) -> None:
         """Called between batches: push if memory is above its threshold."""
 
-    def now(self) -> None:
-        """The state cannot go on: see that memory comes free, or raise MemoryLimitError.
-
-        It may be called again at once, if the caller does not wait until there is some.
-        """
-
-
-class Input(Protocol):
-    """Where batches come from: an arc, or a queue that a link fills."""
+    def now(self, now_s: float) -> None:
+        """The state cannot go on: see that memory comes free, or raise MemoryLimitError."""
 
     @property
-    def exhausted(self) -> bool:
-        """Whether nothing is there and nothing will come."""
-
-    @property
-    def urgent(self) -> bool:
-        """Whether its first batch should come before those of other inputs."""
-
-    def __len__(self) -> int: ...
-
-    def take(self) -> pa.RecordBatch:
-        """Remove the first batch."""
+    def waits(self) -> bool:
+        """Whether nothing can go into the state before memory has come free."""
 
 
 class Join:
-    """Joins what comes on `sources`, one arc per input, and offers combinations to `out`.
-
-    `owns` is given the groups of every batch and raises if one must not be joined here.
-    """
+    """Joins what comes on `inputs`, one link end each, and offers combinations to `out`."""
 
     def __init__(
         self,
-        state: JoinState,
-        sources: Sequence[Input],
-        out: Arc,
-        relief: Relief,
+        query: str,
+        depth: int,
         *,
+        state: JoinState,
+        inputs: Sequence[LinkEnd],
+        out: Arc[Results],
+        relief: Relief,
         piece_bytes: int,
-        clock: Callable[[], float],
-        owns: Callable[[NDArray[np.int64]], None] | None = None,
     ) -> None:
-        self._state = state
-        self._sources = sources
+        self.owners = (query,)
+        self.depth = depth
+        self.statistics = Statistics()
+        self.state = state
+        self.inputs = inputs
         self._out = out
         self._relief = relief
         self._piece_bytes = piece_bytes
-        self._clock = clock
-        self._owns = owns
         self._columns = state.plan.joined_columns()
         self._schema = state.plan.joined_schema()
+        self.live = np.zeros(state.partitions, np.bool_)
+        """Groups that take rows here."""
         self._turn = 0  # input that is asked first for the next batch
         self._pieces: deque[NDArray[np.uint32]] = deque()  # of the chunk that is being emitted
+        self._chores: deque[Iterator[None]] = deque()  # in order, between batches
+        self._in_chore = False  # the first of them has begun
+        self._begun_s = 0.0  # when the batch under way was begun
+        self.peak_bytes = 0
+        """The most that the state has held."""
+
+    # The node -------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> Waiting:
+        """See Node."""
+        held = sum(i.held_bytes for i in self.inputs)
+        return Waiting(sum(map(len, self.inputs)), held, self._begun_s if held else float("inf"))
 
     @property
     def ready(self) -> bool:
         """Whether there is work under way or waiting, and room for its output."""
-        waiting = not self._state.idle or any(len(s) for s in self._sources)
-        return self._ended or (self._out.has_room and (bool(self._pieces) or waiting))
+        if self._pieces:
+            return self._out.has_room
+        if self._relief.waits:
+            return False
+        if self._may_do_chores:
+            return True
+        waiting = not self.state.idle or (not self._chores and any(map(len, self.inputs)))
+        return waiting and self._out.has_room
 
-    @property
-    def finished(self) -> bool:
-        """Whether the end was passed on."""
-        return self._out.ended
+    def step(self, now_s: float) -> None:
+        """Emit a piece, or do a part of a chore, or get on with a batch."""
+        if self._pieces:
+            self._emit(self._pieces.popleft(), now_s)
+        elif self._may_do_chores:
+            self._in_chore = True
+            if next(self._chores[0], _OVER) is _OVER:
+                self._chores.popleft()
+                self._in_chore = False
+        else:
+            self._advance(now_s)
+        self.peak_bytes = max(self.peak_bytes, self.state.held_bytes)
 
     @property
     def idle(self) -> bool:
         """Whether no batch is under way and nothing of one waits to be emitted."""
-        return self._state.idle and not self._pieces
-
-    def step(self) -> None:
-        """Emit a piece, or get on with the batch under way, or start the next."""
-        if self._pieces:
-            self._emit(self._pieces.popleft())
-        elif self._ended:
-            self._out.end()
-        else:
-            if self._state.idle:
-                self._begin()
-            event = self._state.advance()
-            if event is Short.OF_MEMORY:
-                self._relief.now()
-            elif isinstance(event, np.ndarray):
-                self._pieces.extend(self._cut(event))
-                if self._pieces:
-                    self._emit(self._pieces.popleft())
+        return self.state.idle and not self._pieces
 
     @property
-    def _ended(self) -> bool:
-        return self._state.idle and not self._pieces and all(s.exhausted for s in self._sources)
+    def _may_do_chores(self) -> bool:
+        # Results that are not emitted yet are read from the state: what they are made of stays.
+        return bool(self._chores) and (self.idle or self._in_chore)
 
-    def _begin(self) -> None:
-        self._relief.before_batch()
-        n = len(self._sources)
+    def _advance(self, now_s: float) -> None:
+        if self.state.idle:
+            self._begin(now_s)
+        event = self.state.advance()
+        if event is Short.OF_MEMORY:
+            self._relief.now(now_s)
+        elif isinstance(event, np.ndarray):
+            self._pieces.extend(self._cut(event))
+            if self._pieces:
+                self._emit(self._pieces.popleft(), now_s)
+
+    def _begin(self, now_s: float) -> None:
+        self._relief.before_batch(now_s)
+        n = len(self.inputs)
         in_turn = [(self._turn + k) % n for k in range(n)]
-        ready = [i for i in in_turn if len(self._sources[i])]
-        i = next((i for i in ready if self._sources[i].urgent), ready[0])
+        ready = [i for i in in_turn if len(self.inputs[i])]
+        i = next((i for i in ready if self.inputs[i].urgent), ready[0])
         self._turn = (i + 1) % n
-        touched = self._state.begin(i, self._sources[i].take(), self._clock())
-        if self._owns is not None:
-            self._owns(touched)
+        rows = self.inputs[i].take()
+        self.statistics.rows_in += rows.rows.num_rows
+        self._begun_s = now_s
+        touched = self.state.begin(i, rows, now_s)
+        if not self.live[touched].all():
+            group = int(touched[~self.live[touched]][0])
+            raise AssertionError(f"a row of group {group} came here, where it is not live")
 
     def _cut(self, chunk: NDArray[np.uint32]) -> list[NDArray[np.uint32]]:
-        """The chunk in pieces whose text is within the bound, one combination at least."""
+        """The chunk in pieces whose values are within the bound, one combination at least."""
         if chunk.shape[1] == 0:
             return []
-        sizes = self._state.text_sizes(chunk, self._columns)
+        sizes = self.state.value_sizes(chunk, self._columns)
         if sizes is None:
             return [chunk]
         # A piece is closed by the combination that crosses a multiple of the bound.
         cuts = np.flatnonzero(np.diff(np.cumsum(sizes) // self._piece_bytes)) + 1
         return [np.ascontiguousarray(p) for p in np.split(chunk, cuts, axis=1)]
 
-    def _emit(self, piece: NDArray[np.uint32]) -> None:
-        arrays = self._state.materialise(piece, self._columns)
-        self._out.offer(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+    def _emit(self, piece: NDArray[np.uint32], now_s: float) -> None:
+        arrays = self.state.materialise(piece, self._columns)
+        rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        self.statistics.rows_out += rows.num_rows
+        self._out.offer(Results(rows, int(rows.nbytes)), now_s)
+
+    # Between batches ------------------------------------------------------------------------------
+
+    def later(self, chore: Iterator[None]) -> None:
+        """Have something done to the state between batches, behind what was asked for before."""
+        self._chores.append(chore)
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that was taken from the inputs is joined, and no chore is left."""
+        return self.idle and not self._chores
+
+    def markers(self) -> list[Marker]:
+        """Markers that everything before is joined for; and room for what was joined.
+
+        To be asked when everything is `settled` and its results are handed on. Not before groups
+        that have arrived are installed: a marker may send them on.
+        """
+        found = []
+        for end in self.inputs:
+            end.finished()
+            while (marker := end.marker()) is not None:
+                found.append(marker)
+        return found
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait to be joined."""
+        return sum(end.held_bytes for end in self.inputs)
+
+
+def chunk_rows(schema: pa.Schema, inputs: int, output_bytes: int) -> int:
+    """How many combinations make about `output_bytes`, in columns and in row addresses."""
+    width = 4 * inputs
+    for field in schema:
+        try:
+            width += max(1, field.type.bit_width // 8)
+        except ValueError:
+            width += TEXT_BYTES_GUESS
+    return min(max(output_bytes // width, CHUNK_ROWS_MIN), CHUNK_ROWS_MAX)

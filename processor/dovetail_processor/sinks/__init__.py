@@ -1,9 +1,8 @@
 """Where results go: Parquet files, or a count with a checksum.
 
-Read `sink` (the promise), then `parquet`, `counting`, `background`, `checksum`.
+Read `sink` (the promise), then `parquet`, `counting`, `checksum`.
 """
 
-from dovetail_processor.sinks.background import BackgroundSink
 from dovetail_processor.sinks.checksum import checksum
 from dovetail_processor.sinks.counting import CountingSink
 from dovetail_processor.sinks.output_folder import claim_output, prepare_output
@@ -11,7 +10,6 @@ from dovetail_processor.sinks.parquet import ParquetSink
 from dovetail_processor.sinks.sink import Sink, SinkTotals
 
 __all__ = [
-    "BackgroundSink",
     "CountingSink",
     "ParquetSink",
     "Sink",

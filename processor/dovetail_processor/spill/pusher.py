@@ -1,24 +1,24 @@
 """Writing detached groups to the spill store while the join goes on.
 
-    join thread:   start(detached) ──────────────────────────── collect_finished(): frees the pages
-    push thread:      └▶ per chunk of groups: rows in hash order ▶ columns ▶ row groups; commit
-                         └─ no room: nothing of it is left in the store; again after a while ─┘
+    worker:  start(detached) ───────────────────────────────── done: the pages are given back
+    lane:      └▶ per chunk of groups: rows in hash order ▶ columns ▶ row groups; commit
+                  └─ no room: nothing of it is left in the store; again after a while ─┘
 
 One push at a time. Invariant: rows are in memory until the push that holds them is committed. So a
-place that is full holds the run up and loses nothing.
+place that is full holds the query up and loses nothing.
 """
 
 from __future__ import annotations
 
 import errno
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 
+from dovetail_processor.jobs import Lane, Outcome
 from dovetail_processor.join.state import Detached, JoinState
 from dovetail_proto.errors import SpillError
 from dovetail_proto.spill_format import PushManifest, RunRecord, SpillStore
@@ -30,30 +30,39 @@ RETRY_S_MIN, RETRY_S_MAX = 0.25, 8.0
 """Between two tries to write to a place that is full. Each one writes until it is full again, so
 they become rarer; an operator who has made room waits for some seconds at most."""
 
-LOOK_S = 0.1
-"""Between two calls of `between` in `finish`: soon enough for a person."""
+
+@dataclass(slots=True)
+class _UnderWay:
+    """What is being written, or waits for room to be written again."""
+
+    work: Callable[[], PushManifest | None]
+    done: Callable[[PushManifest | None], None]
+    retry_s: float = RETRY_S_MIN
+    again_s: float | None = None  # when it is tried again; None: it is being written
 
 
 class Pusher:
-    """Pushes groups of `state` to `store`, in chunks of about `chunk_bytes`.
+    """Pushes groups of `state` to `store` on `lane`, in chunks of about `chunk_bytes`.
 
-    `ended` is called in the push thread when there is something to collect.
+    `failed` hears what a write failed with, unless room was missing.
     """
 
     def __init__(
         self,
         state: JoinState,
         store: SpillStore,
+        lane: Lane,
         chunk_bytes: int,
-        ended: Callable[[], None] = lambda: None,
+        failed: Callable[[Exception], None],
     ) -> None:
         self._state = state
         self._store = store
+        self._lane = lane
         self._chunk_bytes = chunk_bytes
-        self._ended = ended
-        self._detached: Detached | None = None  # what is being pushed
-        self._writing: Future[PushManifest | None] | None = None  # None: nothing to collect
-        self._cancelled = threading.Event()
+        self._failed = failed
+        self._under_way: _UnderWay | None = None
+        self._cancelled = False  # read by the lane
+        self._now_s = 0.0
         self.no_room = ""
         """Why what is being written waits: its place is full. Empty if it does not."""
         self.pushes = 0
@@ -62,7 +71,6 @@ class Pusher:
         """Bytes of their files."""
         self.pushed_bytes = 0
         """Bytes that their groups held in memory."""
-        self._held_bytes = 0  # of the push under way
         self._groups: set[int] = set()  # pushed at least once
 
     @property
@@ -72,112 +80,104 @@ class Pusher:
 
     @property
     def busy(self) -> bool:
-        """Whether a push is under way or not collected yet (indiskAdaptation)."""
-        return self._writing is not None
+        """Whether a push is under way (indiskAdaptation)."""
+        return self._under_way is not None
 
     @property
-    def done(self) -> bool:
-        """Whether `collect_finished` would return true, or raise."""
-        return self._writing is not None and self._writing.done()
+    def next_s(self) -> float:
+        """When `tick` has something to do."""
+        again_s = self._under_way.again_s if self._under_way is not None else None
+        return float("inf") if again_s is None else again_s
 
-    def start(self, detached: Detached, held_bytes: int) -> None:
+    def tick(self, now_s: float) -> None:
+        """Try again what found no room, if it is time."""
+        self._now_s = now_s
+        if now_s >= self.next_s:
+            self._write()
+
+    def start(
+        self,
+        detached: Detached,
+        held_bytes: int,
+        now_s: float,
+        done: Callable[[], None] = lambda: None,
+    ) -> None:
         """Begin to push groups that hold `held_bytes` in all; the push before must be over."""
-        self._begin(lambda: self._push(detached, held_bytes))
-        self._detached = detached
-        self._held_bytes = held_bytes
 
-    def collect_finished(self, wait_s: float = 0.0) -> bool:
-        """Free what was pushed, if the push is over or ends within `wait_s`; whether it is.
-
-        Raises what the push failed with.
-        """
-        if self._writing is None:
-            return False
-        try:
-            self._writing.exception(wait_s)
-        except TimeoutError:
-            return False
-        written, self._writing = self._writing, None
-        detached, self._detached = self._detached, None
-        manifest = written.result()
-        if manifest is not None and detached is not None:
+        def committed(manifest: PushManifest | None) -> None:
+            assert manifest is not None
             self._state.release(detached)
             self.pushes += 1
             self.spilled_bytes += manifest.bytes
-            self.pushed_bytes += self._held_bytes
+            self.pushed_bytes += held_bytes
             self._groups.update(manifest.groups)
-        return True
+            done()
 
-    def finish(self, between: Callable[[], None] = lambda: None) -> None:
-        """Wait for what is under way, if anything; `between` is called now and then."""
-        while self.busy and not self.collect_finished(LOOK_S):
-            between()
+        self._begin(lambda: self._push(detached, held_bytes), committed, now_s)
 
-    def push_rest(self, between: Callable[[], None] = lambda: None) -> None:
+    def push_rest(self, now_s: float, done: Callable[[], None]) -> None:
         """At the end: push what memory still holds of every group that has been pushed before.
 
         The other groups owe nothing: all their rows have met.
         """
-        self.finish(between)
         held = self._state.group_bytes()
         again = np.flatnonzero((self._state.generation > 0) & (held > 0))
         if again.size:
-            self.start(self._state.detach(again), int(held[again].sum()))
-            self.finish(between)
+            self.start(self._state.detach(again), int(held[again].sum()), now_s, done)
+        else:
+            done()
 
-    def close_run(self, record: RunRecord, between: Callable[[], None] = lambda: None) -> None:
+    def close_run(self, record: RunRecord, now_s: float, done: Callable[[], None]) -> None:
         """Record in the store that the run has ended; nothing can be pushed after it."""
-        self._begin(lambda: self._store.close_run(record))
-        self.finish(between)
-
-    def cancel(self) -> None:
-        """Have what is under way end soon, without anything of it in the store. From any thread."""
-        self._cancelled.set()
+        self._begin(lambda: self._store.close_run(record), lambda _: done(), now_s)
 
     def stop(self) -> None:
-        """Give up what is under way; returns when it has ended."""
-        self.cancel()
-        if self._writing is not None:
-            self._writing.exception()
-            self._writing = None
+        """Give up what is under way: nothing of it will be in the store."""
+        self._cancelled = True
+        self._under_way = None
+        self._lane.close()
 
-    def _begin(self, work: Callable[[], PushManifest | None]) -> None:
-        assert self._writing is None
-        writing: Future[PushManifest | None] = Future()
+    def _begin(
+        self,
+        work: Callable[[], PushManifest | None],
+        done: Callable[[PushManifest | None], None],
+        now_s: float,
+    ) -> None:
+        assert self._under_way is None
+        self._now_s = now_s
+        self._under_way = _UnderWay(work, done)
+        self._write()
 
-        def write() -> None:
-            try:
-                writing.set_result(self._when_there_is_room(work))
-            except BaseException as e:  # the join thread must see it, whatever it is
-                writing.set_exception(e)
-            self._ended()
+    def _write(self) -> None:
+        under_way = self._under_way
+        assert under_way is not None
+        under_way.again_s = None
 
-        self._writing = writing
-        threading.Thread(target=write, name="push", daemon=True).start()
-
-    def _when_there_is_room(self, work: Callable[[], PushManifest | None]) -> PushManifest | None:
-        retry_s = RETRY_S_MIN
-        try:
-            while True:
-                try:
-                    return work()
-                except SpillError as e:
-                    if e.details.get("errno") not in NO_ROOM:
-                        raise
-                    self.no_room = str(e)
-                    if self._cancelled.wait(retry_s):
-                        raise
-                retry_s = min(2 * retry_s, RETRY_S_MAX)
-        finally:
+        def written(outcome: Outcome[PushManifest | None]) -> None:
+            if self._under_way is not under_way:
+                return  # it was given up
+            error = outcome.error
+            if isinstance(error, SpillError) and error.details.get("errno") in NO_ROOM:
+                self.no_room = str(error)
+                under_way.again_s = self._now_s + under_way.retry_s
+                under_way.retry_s = min(2 * under_way.retry_s, RETRY_S_MAX)
+                return
             self.no_room = ""
+            self._under_way = None
+            if error is not None:
+                self._failed(error)
+            else:
+                under_way.done(outcome.value)
+
+        self._lane.run(under_way.work, written)
 
     def _push(self, detached: Detached, held_bytes: int) -> PushManifest:
         writer = self._store.begin_push()
         try:
             for chunk in _chunks(detached, self._state.n, held_bytes, self._chunk_bytes):
-                if self._cancelled.is_set():
-                    raise SpillError("the push was given up")
                 for group, generation, tables, ranges in _tables(self._state, chunk):
+                    if self._cancelled:
+                        raise SpillError("the push was given up")
                     writer.write_group(group, generation, tables, ranges)
             return writer.commit()
         except BaseException:

@@ -1,4 +1,4 @@
-"""When to push, and what: the disk adaptation of S4 4.3, and its absence.
+"""When to push, and what: the disk adaptation of S4 4.3.
 
 The decision is `adaptation.disk` and `adaptation.victims`, pure; here it meets the state.
 """
@@ -14,30 +14,12 @@ from dovetail_processor.adaptation.recent_output import RecentOutput
 from dovetail_processor.adaptation.victims import GroupStats, VictimOrder, choose_victims
 from dovetail_processor.join.state import JoinState
 from dovetail_processor.spill.pusher import Pusher
+from dovetail_proto.assignment import DiskSettings
 from dovetail_proto.errors import MemoryLimitError
-from dovetail_proto.memory import Shares
-
-
-class NoRelief:
-    """Policy `none`: nothing is pushed; when state alone reaches the limit the query stops."""
-
-    def __init__(self, bounds: Shares) -> None:
-        self._bounds = bounds
-
-    def before_batch(self) -> None:
-        """Nothing to do."""
-
-    def now(self) -> None:
-        """See Relief: there is no way to go on."""
-        raise MemoryLimitError(
-            f"the join's state has reached {self._bounds.state:,} bytes, all that a memory limit "
-            f"of {self._bounds.limit:,} bytes leaves for it",
-            remedy="raise --memory or let state go to disk with --policy disk",
-        )
 
 
 class DiskRelief:
-    """Policy `disk`: push a share of the state when it exceeds a threshold.
+    """Pushes a share of the state when it exceeds a threshold.
 
     The threshold is a part of what the limit leaves for state. Queues have their shares in full,
     so what they hold says nothing: measured against the whole limit, a push would begin only when
@@ -48,74 +30,63 @@ class DiskRelief:
         self,
         state: JoinState,
         pusher: Pusher,
-        bounds: Shares,
-        *,
-        spill_above_ratio: float,
-        push_fraction: float,
-        victims: VictimOrder,
-        inactive_after_s: float,
+        settings: DiskSettings,
         output: RecentOutput,
-        clock: Callable[[], float],
-        seed: int,
-        moving: Callable[[], bool] = lambda: False,  # nodiskAdaptation: a move is under way here
+        *,
+        moving: Callable[[], bool],  # nodiskAdaptation: a move is under way here
+        pushed: Callable[[], None],  # a push has ended
     ) -> None:
         self._state = state
         self._pusher = pusher
-        self._bounds = bounds
-        self._spill_above_ratio = spill_above_ratio
-        self._push_fraction = push_fraction
-        self._victims = victims
-        self._inactive_after_s = inactive_after_s
+        self.settings = settings
         self._output = output
-        self._clock = clock
-        self._rng = np.random.default_rng(seed)
+        self._rng = np.random.default_rng(0)
         self._moving = moving
+        self._pushed = pushed
 
-    def before_batch(self) -> None:
-        """Free what is written; start a push if memory is above the threshold."""
-        self._output.look(self._clock())
-        self._pusher.collect_finished()
+    def before_batch(self, now_s: float) -> None:
+        """Start a push if memory is above the threshold."""
         want = bytes_to_push(
             used_bytes=self._state.held_bytes,
             limit_bytes=self._state.limit_bytes,
             held_bytes=self._state.held_bytes,
-            spill_above_ratio=self._spill_above_ratio,
-            push_fraction=self._push_fraction,
+            spill_above_ratio=self.settings.spill_above_ratio,
+            push_fraction=self.settings.push_fraction,
             no_disk_adaptation=self._moving(),
             in_disk_adaptation=self._pusher.busy,
         )
         if want:
-            self.push(want)
+            self.push(want, now_s)
 
-    def now(self) -> None:
-        """See that a push is under way, whose end makes room.
+    def now(self, now_s: float) -> bool:
+        """See that a push is under way, whose end makes room; False if none can be now.
 
         Also beside a move: its own groups are locked, and without room for what waits before the
-        markers it would never end.
+        markers it would never end. MemoryLimitError if there is nothing to push and no move.
         """
         if not self._pusher.busy and self._state.group_rows().any():
-            self.push(max(1, int(self._push_fraction * self._state.held_bytes)))
-        if not self._pusher.busy:
+            self.push(max(1, int(self.settings.push_fraction * self._state.held_bytes)), now_s)
+        if not self._pusher.busy and not self._moving():
             raise MemoryLimitError(
                 f"a row does not fit into the {self._state.limit_bytes:,} bytes that the memory "
                 "limit leaves for state",
                 remedy="raise --memory",
             )
+        return self._pusher.busy
 
-    def push(self, want_bytes: int) -> int:
+    def push(self, want_bytes: int, now_s: float) -> int:
         """Start a push of about so much; the bytes it takes from memory, 0 if no group can go."""
         held = np.where(self._state.locked, 0, self._state.group_bytes())
-        produced = self._output.counted(self._clock())
-        stats = GroupStats(held, produced, self._state.last_insert_s)
+        stats = GroupStats(held, self._output.counted(now_s), self._state.last_insert_s)
         ids = choose_victims(
             stats,
             want_bytes,
-            order=self._victims,
-            now_s=self._clock(),
-            inactive_after_s=self._inactive_after_s,
+            order=VictimOrder(self.settings.victims),
+            now_s=now_s,
+            inactive_after_s=self.settings.inactive_after_s,
             rng=self._rng,
         )
         taken = int(held[ids].sum())
         if taken:
-            self._pusher.start(self._state.detach(np.sort(ids)), taken)
+            self._pusher.start(self._state.detach(np.sort(ids)), taken, now_s, self._pushed)
         return taken

@@ -25,45 +25,45 @@ _sym_db = _symbol_database.Default()
 from dovetail_proto.v1 import control_pb2 as dovetail__proto_dot_v1_dot_control__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64ovetail_proto/v1/data.proto\x12\x0b\x64ovetail.v1\x1a\x1f\x64ovetail_proto/v1/control.proto\"\x80\x01\n\nTupleBatch\x12\r\n\x05query\x18\x01 \x01(\t\x12\r\n\x05split\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x10\n\x08sequence\x18\x04 \x01(\x04\x12\x13\n\x0bmap_version\x18\x05 \x01(\x04\x12\x0c\n\x04rows\x18\x06 \x01(\r\x12\x0f\n\x07payload\x18\x07 \x01(\x0c\"Q\n\x14\x45ndOfMovedPartitions\x12\r\n\x05query\x18\x01 \x01(\t\x12\x0c\n\x04move\x18\x02 \x01(\t\x12\r\n\x05\x63hunk\x18\x03 \x01(\r\x12\r\n\x05split\x18\x04 \x01(\t\"*\n\nEndOfInput\x12\r\n\x05query\x18\x01 \x01(\t\x12\r\n\x05split\x18\x02 \x01(\t\"\xd3\x01\n\tLinkFrame\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12(\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x17.dovetail.v1.TupleBatchH\x00\x12\x44\n\x17\x65nd_of_moved_partitions\x18\x03 \x01(\x0b\x32!.dovetail.v1.EndOfMovedPartitionsH\x00\x12/\n\x0c\x65nd_of_input\x18\x05 \x01(\x0b\x32\x17.dovetail.v1.EndOfInputH\x00\x12\r\n\x05split\x18\x04 \x01(\tB\x06\n\x04item\"c\n\x07LinkAck\x12\r\n\x05query\x18\x01 \x01(\t\x12\r\n\x05split\x18\x02 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12\x15\n\rallowed_bytes\x18\x04 \x01(\x04\x12\x13\n\x0b\x64one_number\x18\x05 \x01(\x04\"z\n\x11ReceivePartitions\x12!\n\x03ref\x18\x01 \x01(\x0b\x32\x14.dovetail.v1.MoveRef\x12\r\n\x05\x63hunk\x18\x02 \x01(\r\x12\x0e\n\x06groups\x18\x03 \x03(\r\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x0f\n\x07payload\x18\x05 \x01(\x0c\"Z\n\x0ePartitionsPart\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32\x1e.dovetail.v1.ReceivePartitionsH\x00\x12\x0e\n\x04more\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\x11\n\x0fPartitionsTaken\"\x84\x01\n\x0bIngestBatch\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x0f\n\x07payload\x18\x04 \x01(\x0c\x12\x0c\n\x04over\x18\x05 \x01(\x08\x12\x16\n\trows_left\x18\x06 \x01(\x04H\x00\x88\x01\x01\x42\x0c\n\n_rows_left\"<\n\tIngestAck\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\x0f\n\x07readers\x18\x03 \x01(\r\"\x18\n\x07QueryAt\x12\r\n\x05query\x18\x01 \x01(\t\"\x16\n\x06Joined\x12\x0c\n\x04rows\x18\x01 \x01(\x04\"y\n\x12ReadResultsRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\x0f\n\x07segment\x18\x02 \x01(\x04\x12\x0b\n\x03row\x18\x03 \x01(\x04\x12\x0e\n\x06\x66ollow\x18\x04 \x01(\x08\x12\x0b\n\x03log\x18\x05 \x01(\t\x12\x0b\n\x03run\x18\x06 \x01(\t\x12\x0c\n\x04rows\x18\x07 \x01(\x04\"K\n\x0bResultBatch\x12\x0f\n\x07segment\x18\x01 \x01(\x04\x12\x0b\n\x03row\x18\x02 \x01(\x04\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\x12\r\n\x05\x65nded\x18\x04 \x01(\x08\"\x8a\x01\n\x08LogPiece\x12\r\n\x05query\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\x0b\n\x03log\x18\x03 \x01(\t\x12\x0f\n\x07segment\x18\x04 \x01(\x04\x12\r\n\x05start\x18\x05 \x01(\x04\x12\x12\n\nsize_bytes\x18\x06 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x07 \x01(\r\x12\x0f\n\x07payload\x18\x08 \x01(\x0c\"\x0e\n\x0cLogPieceKept2\x9e\x03\n\tDataPlane\x12\x38\n\x04\x46\x65\x65\x64\x12\x16.dovetail.v1.LinkFrame\x1a\x14.dovetail.v1.LinkAck(\x01\x30\x01\x12P\n\x11ReceivePartitions\x12\x1b.dovetail.v1.PartitionsPart\x1a\x1c.dovetail.v1.PartitionsTaken(\x01\x12>\n\x06Ingest\x12\x18.dovetail.v1.IngestBatch\x1a\x16.dovetail.v1.IngestAck(\x01\x30\x01\x12\x38\n\x0b\x41waitJoined\x12\x14.dovetail.v1.QueryAt\x1a\x13.dovetail.v1.Joined\x12J\n\x0bReadResults\x12\x1f.dovetail.v1.ReadResultsRequest\x1a\x18.dovetail.v1.ResultBatch0\x01\x12?\n\x0bKeepResults\x12\x15.dovetail.v1.LogPiece\x1a\x19.dovetail.v1.LogPieceKeptb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64ovetail_proto/v1/data.proto\x12\x0b\x64ovetail.v1\x1a\x1f\x64ovetail_proto/v1/control.proto\"n\n\nTupleBatch\x12\r\n\x05split\x18\x01 \x01(\t\x12\r\n\x05\x66irst\x18\x02 \x01(\x04\x12\x0f\n\x07offsets\x18\x03 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x0c\n\x04rows\x18\x05 \x01(\r\x12\x0f\n\x07payload\x18\x06 \x01(\x0c\"Q\n\x14\x45ndOfMovedPartitions\x12\r\n\x05query\x18\x01 \x01(\t\x12\x0c\n\x04move\x18\x02 \x01(\t\x12\r\n\x05\x63hunk\x18\x03 \x01(\r\x12\r\n\x05split\x18\x04 \x01(\t\"*\n\nEndOfInput\x12\r\n\x05query\x18\x01 \x01(\t\x12\r\n\x05split\x18\x02 \x01(\t\"\xd3\x01\n\tLinkFrame\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12(\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x17.dovetail.v1.TupleBatchH\x00\x12\x44\n\x17\x65nd_of_moved_partitions\x18\x03 \x01(\x0b\x32!.dovetail.v1.EndOfMovedPartitionsH\x00\x12/\n\x0c\x65nd_of_input\x18\x05 \x01(\x0b\x32\x17.dovetail.v1.EndOfInputH\x00\x12\r\n\x05split\x18\x04 \x01(\tB\x06\n\x04item\"c\n\x07LinkAck\x12\r\n\x05query\x18\x01 \x01(\t\x12\r\n\x05split\x18\x02 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12\x15\n\rallowed_bytes\x18\x04 \x01(\x04\x12\x13\n\x0b\x64one_number\x18\x05 \x01(\x04\"z\n\x11ReceivePartitions\x12!\n\x03ref\x18\x01 \x01(\x0b\x32\x14.dovetail.v1.MoveRef\x12\r\n\x05\x63hunk\x18\x02 \x01(\r\x12\x0e\n\x06groups\x18\x03 \x03(\r\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x0f\n\x07payload\x18\x05 \x01(\x0c\"Z\n\x0ePartitionsPart\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32\x1e.dovetail.v1.ReceivePartitionsH\x00\x12\x0e\n\x04more\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\x11\n\x0fPartitionsTaken\"\x84\x01\n\x0bIngestBatch\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x0f\n\x07payload\x18\x04 \x01(\x0c\x12\x0c\n\x04over\x18\x05 \x01(\x08\x12\x16\n\trows_left\x18\x06 \x01(\x04H\x00\x88\x01\x01\x42\x0c\n\n_rows_left\"<\n\tIngestAck\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\x0f\n\x07readers\x18\x03 \x01(\r\"\x18\n\x07QueryAt\x12\r\n\x05query\x18\x01 \x01(\t\"\x16\n\x06Joined\x12\x0c\n\x04rows\x18\x01 \x01(\x04\"y\n\x12ReadResultsRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\x0f\n\x07segment\x18\x02 \x01(\x04\x12\x0b\n\x03row\x18\x03 \x01(\x04\x12\x0e\n\x06\x66ollow\x18\x04 \x01(\x08\x12\x0b\n\x03log\x18\x05 \x01(\t\x12\x0b\n\x03run\x18\x06 \x01(\t\x12\x0c\n\x04rows\x18\x07 \x01(\x04\"K\n\x0bResultBatch\x12\x0f\n\x07segment\x18\x01 \x01(\x04\x12\x0b\n\x03row\x18\x02 \x01(\x04\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\x12\r\n\x05\x65nded\x18\x04 \x01(\x08\"\x8a\x01\n\x08LogPiece\x12\r\n\x05query\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\x0b\n\x03log\x18\x03 \x01(\t\x12\x0f\n\x07segment\x18\x04 \x01(\x04\x12\r\n\x05start\x18\x05 \x01(\x04\x12\x12\n\nsize_bytes\x18\x06 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x07 \x01(\r\x12\x0f\n\x07payload\x18\x08 \x01(\x0c\"\x0e\n\x0cLogPieceKept2\x9e\x03\n\tDataPlane\x12\x38\n\x04\x46\x65\x65\x64\x12\x16.dovetail.v1.LinkFrame\x1a\x14.dovetail.v1.LinkAck(\x01\x30\x01\x12P\n\x11ReceivePartitions\x12\x1b.dovetail.v1.PartitionsPart\x1a\x1c.dovetail.v1.PartitionsTaken(\x01\x12>\n\x06Ingest\x12\x18.dovetail.v1.IngestBatch\x1a\x16.dovetail.v1.IngestAck(\x01\x30\x01\x12\x38\n\x0b\x41waitJoined\x12\x14.dovetail.v1.QueryAt\x1a\x13.dovetail.v1.Joined\x12J\n\x0bReadResults\x12\x1f.dovetail.v1.ReadResultsRequest\x1a\x18.dovetail.v1.ResultBatch0\x01\x12?\n\x0bKeepResults\x12\x15.dovetail.v1.LogPiece\x1a\x19.dovetail.v1.LogPieceKeptb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dovetail_proto.v1.data_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TUPLEBATCH']._serialized_start=79
-  _globals['_TUPLEBATCH']._serialized_end=207
-  _globals['_ENDOFMOVEDPARTITIONS']._serialized_start=209
-  _globals['_ENDOFMOVEDPARTITIONS']._serialized_end=290
-  _globals['_ENDOFINPUT']._serialized_start=292
-  _globals['_ENDOFINPUT']._serialized_end=334
-  _globals['_LINKFRAME']._serialized_start=337
-  _globals['_LINKFRAME']._serialized_end=548
-  _globals['_LINKACK']._serialized_start=550
-  _globals['_LINKACK']._serialized_end=649
-  _globals['_RECEIVEPARTITIONS']._serialized_start=651
-  _globals['_RECEIVEPARTITIONS']._serialized_end=773
-  _globals['_PARTITIONSPART']._serialized_start=775
-  _globals['_PARTITIONSPART']._serialized_end=865
-  _globals['_PARTITIONSTAKEN']._serialized_start=867
-  _globals['_PARTITIONSTAKEN']._serialized_end=884
-  _globals['_INGESTBATCH']._serialized_start=887
-  _globals['_INGESTBATCH']._serialized_end=1019
-  _globals['_INGESTACK']._serialized_start=1021
-  _globals['_INGESTACK']._serialized_end=1081
-  _globals['_QUERYAT']._serialized_start=1083
-  _globals['_QUERYAT']._serialized_end=1107
-  _globals['_JOINED']._serialized_start=1109
-  _globals['_JOINED']._serialized_end=1131
-  _globals['_READRESULTSREQUEST']._serialized_start=1133
-  _globals['_READRESULTSREQUEST']._serialized_end=1254
-  _globals['_RESULTBATCH']._serialized_start=1256
-  _globals['_RESULTBATCH']._serialized_end=1331
-  _globals['_LOGPIECE']._serialized_start=1334
-  _globals['_LOGPIECE']._serialized_end=1472
-  _globals['_LOGPIECEKEPT']._serialized_start=1474
-  _globals['_LOGPIECEKEPT']._serialized_end=1488
-  _globals['_DATAPLANE']._serialized_start=1491
-  _globals['_DATAPLANE']._serialized_end=1905
+  _globals['_TUPLEBATCH']._serialized_start=78
+  _globals['_TUPLEBATCH']._serialized_end=188
+  _globals['_ENDOFMOVEDPARTITIONS']._serialized_start=190
+  _globals['_ENDOFMOVEDPARTITIONS']._serialized_end=271
+  _globals['_ENDOFINPUT']._serialized_start=273
+  _globals['_ENDOFINPUT']._serialized_end=315
+  _globals['_LINKFRAME']._serialized_start=318
+  _globals['_LINKFRAME']._serialized_end=529
+  _globals['_LINKACK']._serialized_start=531
+  _globals['_LINKACK']._serialized_end=630
+  _globals['_RECEIVEPARTITIONS']._serialized_start=632
+  _globals['_RECEIVEPARTITIONS']._serialized_end=754
+  _globals['_PARTITIONSPART']._serialized_start=756
+  _globals['_PARTITIONSPART']._serialized_end=846
+  _globals['_PARTITIONSTAKEN']._serialized_start=848
+  _globals['_PARTITIONSTAKEN']._serialized_end=865
+  _globals['_INGESTBATCH']._serialized_start=868
+  _globals['_INGESTBATCH']._serialized_end=1000
+  _globals['_INGESTACK']._serialized_start=1002
+  _globals['_INGESTACK']._serialized_end=1062
+  _globals['_QUERYAT']._serialized_start=1064
+  _globals['_QUERYAT']._serialized_end=1088
+  _globals['_JOINED']._serialized_start=1090
+  _globals['_JOINED']._serialized_end=1112
+  _globals['_READRESULTSREQUEST']._serialized_start=1114
+  _globals['_READRESULTSREQUEST']._serialized_end=1235
+  _globals['_RESULTBATCH']._serialized_start=1237
+  _globals['_RESULTBATCH']._serialized_end=1312
+  _globals['_LOGPIECE']._serialized_start=1315
+  _globals['_LOGPIECE']._serialized_end=1453
+  _globals['_LOGPIECEKEPT']._serialized_start=1455
+  _globals['_LOGPIECEKEPT']._serialized_end=1469
+  _globals['_DATAPLANE']._serialized_start=1472
+  _globals['_DATAPLANE']._serialized_end=1886
 # @@protoc_insertion_point(module_scope)

@@ -8,22 +8,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TupleBatch(_message.Message):
-    __slots__ = ("query", "split", "source", "sequence", "map_version", "rows", "payload")
-    QUERY_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("split", "first", "offsets", "size_bytes", "rows", "payload")
     SPLIT_FIELD_NUMBER: _ClassVar[int]
-    SOURCE_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    MAP_VERSION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
-    query: str
     split: str
-    source: str
-    sequence: int
-    map_version: int
+    first: int
+    offsets: bytes
+    size_bytes: int
     rows: int
     payload: bytes
-    def __init__(self, query: _Optional[str] = ..., split: _Optional[str] = ..., source: _Optional[str] = ..., sequence: _Optional[int] = ..., map_version: _Optional[int] = ..., rows: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, split: _Optional[str] = ..., first: _Optional[int] = ..., offsets: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., rows: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class EndOfMovedPartitions(_message.Message):
     __slots__ = ("query", "move", "chunk", "split")

@@ -51,11 +51,10 @@ SPECS: dict[type, Spec] = {
     feeds.TupleBatch: (
         pb.TupleBatch,
         {
-            "query": NAME_FIELD,
             "split": SPLIT,
-            "source": NAME_FIELD,
-            "sequence": POSITIVE,
-            "map_version": POSITIVE,
+            "first": whole(0, feeds.SEQUENCE_MAX, "a sequence"),
+            "offsets": limited(BATCH_BYTES_MAX),
+            "size_bytes": whole(1, 2 * BATCH_BYTES_MAX, "a size in bytes"),
             "rows": whole(1, ROWS_MAX, "rows"),
             "payload": limited(BATCH_BYTES_MAX),
         },
@@ -183,10 +182,11 @@ def decode(kind: type[Plain], data: bytes) -> Plain:
 def encode_parts(message: m.ReceivePartitions) -> Iterator[bytes]:
     """A chunk in messages below gRPC's size cap: the header first."""
     payload = message.payload
-    header = write(replace(message, payload=payload[:PART_BYTES]), SPECS)
+    header = write(replace(message, payload=bytes(payload[:PART_BYTES])), SPECS)
     yield pb.PartitionsPart(header=cast(pb.ReceivePartitions, header)).SerializeToString()
     for start in range(PART_BYTES, len(payload), PART_BYTES):
-        yield pb.PartitionsPart(more=payload[start : start + PART_BYTES]).SerializeToString()
+        part = pb.PartitionsPart(more=bytes(payload[start : start + PART_BYTES]))
+        yield part.SerializeToString()
 
 
 def decode_parts(parts: Iterable[bytes], payload_bytes_max: int) -> m.ReceivePartitions:

@@ -6,7 +6,8 @@
 Both are bijections of `a`, and `fold` is one of `w`: two rows that differ in one value of up to
 8 bytes never have equal hashes. Longer values are first folded to a word, from a start that
 depends on their length. The reference, a few lines of plain Python, is in
-`tests/unit/test_checksum.py`; changing anything here changes every checksum ever printed.
+`tests/unit/processor/sinks/test_checksum.py`; changing anything here changes every checksum ever
+printed.
 """
 
 from __future__ import annotations

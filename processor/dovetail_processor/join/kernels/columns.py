@@ -1,7 +1,7 @@
 """Columns into rows and rows into columns: a copy per column and batch, never per row.
 
 `words` is the arena, `rows_at` holds row addresses (in words), `at` a column's place in a row.
-Reference versions, one line each, are in `tests/unit/test_join_kernels.py`.
+Reference versions, one line each, are in `tests/unit/processor/join/test_join_kernels.py`.
 """
 
 from __future__ import annotations

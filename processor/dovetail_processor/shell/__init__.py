@@ -1,0 +1,1 @@
+"""What runs a worker: threads, gRPC and files around it, or nothing but memory."""

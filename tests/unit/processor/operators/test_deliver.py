@@ -1,0 +1,168 @@
+"""Results into a sink: in order, within a bound, and what becomes of them if it fails or ends."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from dovetail_processor.graph.arc import Arc
+from dovetail_processor.jobs import Outcome
+from dovetail_processor.operators.deliver import Deliver
+from dovetail_processor.operators.evaluate import Results
+from dovetail_processor.sinks import SinkTotals
+from dovetail_proto.errors import OutputError
+from kit.hand_shell import HandLane, KeptSink
+
+ROW_BYTES = 8
+
+
+class Case:
+    """A sink that keeps, behind a bound of ten rows."""
+
+    def __init__(self) -> None:
+        self.sink = KeptSink()
+        self.lane = HandLane()
+        self.arc: Arc[Results] = Arc(1 << 20)
+        self.failures: list[Exception] = []
+        self.ends: list[Outcome[SinkTotals]] = []
+        self.rows = 0
+        self.node = Deliver(
+            "q",
+            0,
+            source=self.arc,
+            sink=self.sink,
+            lane=self.lane,
+            bound_bytes=10 * ROW_BYTES,
+            failed=self.failures.append,
+        )
+
+    def offer(self, rows: int) -> None:
+        """A batch whose rows count up."""
+        batch = pa.record_batch({"n": pa.array(range(self.rows, self.rows + rows), pa.int64())})
+        self.rows += rows
+        self.arc.offer(Results(batch, batch.nbytes), 0.0)
+
+    def step(self) -> int:
+        """Hand over what there is room for; how many batches."""
+        count = 0
+        while self.node.ready:
+            self.node.step(0.0)
+            count += 1
+        return count
+
+    def do_all(self) -> None:
+        """All jobs."""
+        while self.lane.jobs:
+            self.lane.do()
+
+
+def test_batches_arrive_in_order_and_the_end_comes_behind_them() -> None:
+    """Nothing is lost on the way; the totals are of everything."""
+    case = Case()
+    for rows in (3, 4, 3):
+        case.offer(rows)
+    assert case.step() == 3
+    case.node.close(case.ends.append)
+    assert case.sink.calls == [], "no step waits for a sink"
+    case.do_all()
+    assert pa.Table.from_batches(case.sink.batches)["n"].to_pylist() == list(range(10))
+    assert [end.result().rows for end in case.ends] == [10]
+    assert case.node.rows == 10
+    assert case.lane.closed
+
+
+def test_no_more_than_the_bound_is_on_its_way() -> None:
+    """Also what is being written counts, until the worker has heard that it is."""
+    case = Case()
+    for _ in range(3):
+        case.offer(5)
+    assert case.step() == 2
+    assert case.node.held_bytes == 10 * ROW_BYTES
+    heard = case.lane.work()
+    assert not case.node.ready
+    heard()
+    assert case.step() == 1
+    case.do_all()
+    case.sink.held_bytes = 77
+    assert case.node.held_bytes == 77, "what the sink keeps counts as well"
+
+
+def test_a_batch_over_the_bound_passes_alone() -> None:
+    """It waits until nothing else is on its way, and nothing else until it is written."""
+    case = Case()
+    case.offer(1)
+    case.offer(100)
+    case.offer(1)
+    assert [case.step(), len(case.lane.jobs)] == [1, 1]
+    case.lane.do()
+    assert case.step() == 1
+    assert not case.node.ready
+    case.lane.do()
+    assert case.step() == 1
+
+
+def test_after_an_error_nothing_but_abort_is_called() -> None:
+    """Neither what waits on the lane is written, nor is the sink closed; the cause comes first."""
+    case = Case()
+    for _ in range(3):
+        case.offer(1)
+    case.step()
+    case.sink.fails = OutputError("the disk is full")
+    ends = [case.lane.work() for _ in range(3)]  # before the worker hears of the first one
+    case.node.roll(lambda outcome: case.failures.append(outcome.error))  # type: ignore[arg-type]
+    case.node.close(case.ends.append)
+    for end in ends:
+        end()
+    case.do_all()
+    assert case.sink.calls == ["write", "abort"]
+    assert str(case.failures[0]) == "the disk is full"
+    with pytest.raises(OutputError, match="came before could not be written"):
+        case.ends[0].result()
+
+
+def test_an_end_that_fails_leaves_nothing_half_written() -> None:
+    """And is told."""
+    case = Case()
+    case.sink.fails = OutputError("the disk is full")
+    case.node.close(case.ends.append)
+    case.do_all()
+    assert case.sink.calls == ["close", "abort"]
+    assert str(case.ends[0].error) == "the disk is full"
+
+
+def test_a_roll_waits_for_what_was_handed_over_before_it() -> None:
+    """And for nothing that comes later."""
+    case = Case()
+    rolled: list[int] = []
+    case.offer(2)
+    case.step()
+    case.node.roll(lambda _: rolled.append(len(case.sink.batches)))
+    case.offer(2)
+    case.step()
+    case.do_all()
+    assert rolled == [1]
+    assert case.sink.calls == ["write", "roll", "write"]
+
+
+def test_stopping_keeps_what_was_handed_over_and_drops_what_waits() -> None:
+    """What was found is right, and stays; `ended` tells when nothing is written any more."""
+    case = Case()
+    case.offer(10)
+    case.step()
+    case.offer(10)
+    case.node.stop()
+    assert len(case.arc) == 0
+    assert not case.node.ended
+    case.do_all()
+    assert case.sink.calls == ["write", "close"]
+    assert case.node.ended
+
+
+def test_stopping_a_sink_that_is_being_closed_changes_nothing() -> None:
+    """Its end is on the lane."""
+    case = Case()
+    case.node.close(case.ends.append)
+    case.node.stop()
+    case.do_all()
+    assert case.sink.calls == ["close"]
+    assert len(case.ends) == 1

@@ -1,0 +1,42 @@
+"""How a memory limit is shared out: never more than it, and the smallest one is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from dovetail_proto.cluster_memory import cluster_shares, smallest_limit
+from dovetail_proto.errors import MemoryLimitError
+from dovetail_proto.memory import shares
+
+
+@pytest.mark.parametrize("inputs", [2, 3, 10])
+@pytest.mark.parametrize("limit_mb", [8, 64, 1024])
+def test_the_shares_of_a_limit_never_exceed_it(inputs: int, limit_mb: int) -> None:
+    """State and all bounded buffers together are the limit, and state has most of it."""
+    found = shares(limit_mb << 20, inputs=inputs, partitions=100)
+    buffers = 2 * inputs * found.batch + 4 * found.output + found.spill
+    assert buffers + found.state <= limit_mb << 20
+    assert found.state > (limit_mb << 20) // 2
+
+
+def test_the_smallest_workable_limit_is_a_few_megabytes_and_the_error_states_it() -> None:
+    """What the error says is enough works, and a little less does not."""
+    with pytest.raises(MemoryLimitError, match="give at least") as refused:
+        shares(1 << 20, inputs=3, partitions=300)
+    smallest = refused.value.details["smallest_bytes"]
+    assert 2 << 20 < smallest < 8 << 20
+    shares(smallest, inputs=3, partitions=300)
+    with pytest.raises(MemoryLimitError):
+        shares(smallest - (256 << 10), inputs=3, partitions=300)
+
+
+@pytest.mark.parametrize(("hosted", "peers"), [(0, 1), (1, 2), (2, 1), (3, 8)])
+def test_the_smallest_limit_is_the_smallest(hosted: int, peers: int) -> None:
+    """It is enough, 64 KiB less is not, and the error names it."""
+    on = {"inputs": 3, "partitions": 300, "hosted": hosted, "peers": peers}
+    smallest = smallest_limit(**on)
+    bounds = cluster_shares(smallest, **on)
+    assert bounds.fixed + bounds.shares.state == smallest
+    assert bounds.shares.state >= bounds.minimum
+    with pytest.raises(MemoryLimitError, match=f"give at least {smallest:,} bytes"):
+        cluster_shares(smallest - (64 << 10), **on)
