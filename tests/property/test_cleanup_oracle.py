@@ -57,7 +57,7 @@ def tiny_bounds(budget_bytes: int, chunk_rows: int) -> Iterator[None]:
     with (
         patch(f"{module}.task.row_budget", lambda memory_bytes: budget_bytes),
         patch(f"{module}.conducting.row_budget", lambda memory_bytes: budget_bytes),
-        patch(f"{module}.results.CHUNK_ROWS_MAX", chunk_rows),
+        patch(f"{module}.combinations.CHUNK_ROWS_MAX", chunk_rows),
         patch.multiple(f"{module}.bins", BIN_COST_MIN=20, FILE_COST=0),
         patch(f"{module}.measuring.SEGMENTS_PER_PART", 5),
         patch("dovetail_proto.spill_format.writer.ROW_GROUP_BYTES_MIN", 150 * (chunk_rows % 4)),
