@@ -98,6 +98,8 @@ class LogReader:
         self._pieces: deque[Piece] = deque()
         self._unopened = {log.name for log in logs}  # of these, no sign has come
         self._calls: dict[str, Any] = {}  # of logs that are being read
+        self._finished: set[str] = set()  # logs read to their end since the query is over
+        self._cut_off: dict[str, tuple[str, Unreachable]] = {}  # log → where its reading broke off
         self._threads: set[threading.Thread] = set()  # that may still bring something
         self._failure: DovetailError | None = None
         self._stopped = False
@@ -106,7 +108,7 @@ class LogReader:
                 raise away(query, log)
         for log in logs:
             self._begin(log)
-        if look is not None and not self._over:
+        if look is not None:
             self._start(self._watch, look)
 
     def wait_open(self) -> None:
@@ -177,26 +179,33 @@ class LogReader:
             self._calls[log.name] = call
         if self._stopped:
             call.cancel()  # `stop` may not have seen it
-        self._start(self._read, log.name, call)
+        self._start(self._read, log, call, self._over)
 
-    def _read(self, log: str, call: Any) -> DovetailError | None:
-        """Hand over what a log has; the error that ended it."""
+    def _read(self, log: LogStatus, call: Any, over: bool) -> DovetailError | None:
+        """Hand over what a log has; the error that ended it. `over`: the query was when it began."""
         failure: DovetailError | None = None
+        name = log.name
         try:
             for data in call:
-                self._hand_over(log, decode(ResultBatch, data))
+                self._hand_over(name, decode(ResultBatch, data))
                 if self._stopped:
                     break
         except grpc.RpcError as e:
-            failure = told(e, f"reading the log {log!r}")
+            failure = told(e, f"reading the log {name!r}")
         except DovetailError as e:
             failure = e
         with self._changed:
-            del self._calls[log]
-            if isinstance(failure, Unreachable) and self._follow and not self._over:
-                failure = None  # it may have been handed to another processor: `_watch` sees
-            if failure is None:
-                self._unopened.discard(log)
+            del self._calls[name]
+            if isinstance(failure, Unreachable) and self._follow:
+                self._cut_off[name] = log.address, failure  # `_watch` sees where it is now
+                failure = None
+                if not self._over:
+                    self._unopened.discard(name)
+            elif failure is None:
+                self._unopened.discard(name)
+                if over:
+                    self._finished.add(name)
+            self._changed.notify_all()
             return None if self._stopped else failure
 
     def _hand_over(self, log: str, sent: ResultBatch) -> None:
@@ -220,24 +229,36 @@ class LogReader:
         """Begin to read logs that are new or somewhere else; all once more when it is over.
 
         What a log had when its reading ended need not be all: its writer may have begun just then.
+        A log that could not be read to its end is looked for as long as the query is not over, and
+        then once more at each place where it is said to be.
         """
+        found = True
         while True:
             with self._changed:
-                if self._changed.wait_for(lambda: self._stopped, LOOK_S):
+                self._changed.wait_for(
+                    lambda: self._stopped or (found and self._over and not self._calls), LOOK_S
+                )
+                if self._stopped:
                     return None
             try:
                 logs, over = look()
+                found = True
             except Unreachable:
-                continue  # the manager: it will be back
+                found = False  # the manager: it will be back
+                continue
             except DovetailError as e:
                 return e
             with self._changed:
                 self._over = over
-                idle = [log for log in logs if log.name not in self._calls]
+                left = [log for log in logs if log.name not in self._finished]
+                idle = [log for log in left if log.name not in self._calls]
+            if over and not left:
+                return None
             for log in idle:
+                where, failure = self._cut_off.get(log.name, ("", None))
+                if over and not log.address:
+                    return away(self._query, log)
+                if over and failure is not None and where == log.address:
+                    return failure
                 if log.address:
                     self._begin(log)
-                elif over:
-                    return away(self._query, log)
-            if over:
-                return None

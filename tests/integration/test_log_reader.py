@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -84,6 +85,39 @@ def test_a_follower_is_open_before_results_come_and_stops_when_told(
         assert not thread.is_alive()
     assert reader.take() is None
     assert plane.reading_ended.wait(60)
+
+
+def test_a_follower_finds_a_log_that_was_handed_on_as_the_query_ended(
+    plane: DataPlaneStandIn, channels: Channels
+) -> None:
+    """Its keeper ends while it reads; by then the query is over. The next keeper has all of it."""
+    before = DataPlaneStandIn(Security())
+    before.results = [rows(3)]
+    kept, _ = logs(before, "p1")
+    looked = threading.Event()
+
+    def look() -> Logs:
+        if not looked.is_set():
+            looked.set()
+            return kept, True  # as seen just before the hand-over
+        return logs(plane, "p1")[0], True
+
+    plane.results, plane.over = [rows(3), rows(4)], True
+    reader = LogReader("q", RESULT_SCHEMA, (kept, False), channels, starts={}, look=look)
+    first = reader.take()
+    assert looked.wait(60)
+    before.stop()
+    taken = [first, *iter(reader.take, None)]
+    assert sum(p.batch.num_rows for p in taken if p) == 7
+
+
+def test_a_follower_of_an_ended_query_tells_who_does_not_answer(channels: Channels) -> None:
+    """It does not look for ever in one place."""
+    gone = [LogStatus("p1", "p1", "127.0.0.1:1", RUN, 0)]
+    found: Logs = (gone, True)
+    reader = LogReader("q", RESULT_SCHEMA, found, channels, starts={}, look=lambda: found)
+    with pytest.raises(Unreachable, match="reading the log 'p1'"):
+        reader.wait_open()
 
 
 def test_a_log_that_nobody_answers_for_is_not_open(channels: Channels) -> None:

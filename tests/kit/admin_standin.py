@@ -42,6 +42,7 @@ class DataPlaneStandIn:
         self.sent = 0  # result batches that left
         self.reading_begun = threading.Event()
         self.reading_ended = threading.Event()
+        self.over = False  # there will be no more results
         self._marks: dict[tuple[str, str], int] = {}
         self._server, port = start_server(
             "127.0.0.1:0",
@@ -101,7 +102,7 @@ class DataPlaneStandIn:
             start = asked.row if segment == asked.segment else 0
             self.sent += 1
             yield encode(feeds.ResultBatch(segment, start, ipc(batch.slice(start)), False))
-        if asked.follow:
+        if asked.follow and not self.over:
             self.reading_ended.wait()
         yield encode(feeds.ResultBatch(len(self.results), 0, b"", True))
 
