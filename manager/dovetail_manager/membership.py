@@ -115,6 +115,7 @@ class Membership:
                 Domain.MEMBER,
                 f"incarnation {m.incarnation} of processor {m.processor!r} is over",
                 remedy="start it again",
+                reason="over",
             )
         changed: list[Member] = []
         if former is not None and former.state in IN:
@@ -147,7 +148,7 @@ class Membership:
     def leave(self, m: Leave, now_s: float) -> list[Member]:
         """Start draining a member; nothing if it is leaving already."""
         member = self.heartbeat(m, now_s)
-        member.successor = m.heir
+        member.successor = m.successor
         if member.state is MemberState.LEAVING:
             return []
         member.state = MemberState.LEAVING

@@ -10,6 +10,7 @@ nothing changed, if it cannot be.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,8 +31,8 @@ from dovetail_manager.removals import remember
 from dovetail_manager.reports import Report
 from dovetail_manager.state import State
 from dovetail_proto.assignment import Phase
-from dovetail_proto.cluster_memory import smallest_limit
-from dovetail_proto.errors import ConfigError, Domain
+from dovetail_proto.cluster_memory import newcomer_shares, smallest_limit
+from dovetail_proto.errors import ConfigError, Domain, MemoryLimitError
 from dovetail_proto.ids import QueryName
 from dovetail_proto.messages import Stage
 from dovetail_proto.partition_map import PartitionMap
@@ -258,8 +259,13 @@ def _check_memory(state: State, record: QueryRecord) -> None:
             for q in state.queries.values()
             if not q.record.end and state.load.report(q.name, m) is None
         ]
-        room = beat.room_bytes - sum(_needed(r, m, members) for r in unreported)
-        needed = _needed(record, m, members)
+        room = beat.room_bytes
+        alone = not any(load.stage is Stage.RUNNING for load in beat.loads)
+        for other in unreported:
+            with contextlib.suppress(MemoryLimitError):  # it will not start there
+                taken = newcomer_shares(room, alone=alone, **_asks(other, m, members))
+                room, alone = room - taken.fixed - taken.minimum, False
+        needed = smallest_limit(**_asks(record, m, members))
         if needed > room:
             raise wrong_state(
                 Domain.MEMORY,
@@ -271,13 +277,14 @@ def _check_memory(state: State, record: QueryRecord) -> None:
             )
 
 
-def _needed(record: QueryRecord, on: Member, members: Sequence[Member]) -> int:
-    return smallest_limit(
-        inputs=len(record.plan.inputs),
-        partitions=record.plan.partitions,
-        hosted=len(record.split_hosts.get(on.processor, ())),
-        peers=len(members),
-    )
+def _asks(record: QueryRecord, on: Member, members: Sequence[Member]) -> dict[str, int]:
+    """What a query's need of memory on a processor goes by."""
+    return {
+        "inputs": len(record.plan.inputs),
+        "partitions": record.plan.partitions,
+        "hosted": len(record.split_hosts.get(on.processor, ())),
+        "peers": len(members),
+    }
 
 
 def _refuse_without_place(record: QueryRecord) -> None:

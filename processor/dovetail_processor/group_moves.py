@@ -10,6 +10,7 @@ group, its pages stay: it is not pushed, and it is dropped only afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import structlog
@@ -108,6 +109,8 @@ class GroupMoves:
                 )
             )
             return
+        if arrived is not None and isinstance(m, ReceivePartitions):
+            arrived = replace(arrived, state_bytes=m.size_bytes)
         self.act(out, now_s, arrived)
 
     def _local(self) -> do.Local:
@@ -262,9 +265,10 @@ class GroupMoves:
             taken = self._state.produced[ids].sum() + self._state.produced_before[ids].sum()
             self.moved_in -= int(taken)
             self._state.drop(ids)
+            self._memory.unlocked()
             yield
 
-        self._when_read(frozenset(groups), lambda: self._join.later(free()))
+        self._when_read(frozenset(groups), lambda: self._join.later(free(), frees=True))
 
     # Groups that come -----------------------------------------------------------------------------
 

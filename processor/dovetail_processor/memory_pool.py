@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from dovetail_processor.graph.arc import QueuePool
 from dovetail_proto.assignment import QueryTask
-from dovetail_proto.cluster_memory import ClusterShares, cluster_shares
+from dovetail_proto.cluster_memory import ClusterShares, cluster_shares, newcomer_shares
 from dovetail_proto.errors import MemoryLimitError
 from dovetail_proto.ids import ProcessorId, QueryName
 from dovetail_proto.messages import Stage
@@ -36,10 +36,6 @@ if TYPE_CHECKING:
 RECALL_SHARE = 8
 """A query that is short has others give up this part of the pool: less would come back for more
 after a few batches, and a push takes 30 % of a state anyway."""
-
-QUEUE_PARTS = (8, 4, 2, 1)
-"""Of what is left a newcomer's queues are made for an eighth, or the next that is enough: dozens of
-small queries fit beside a large one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,66 +116,74 @@ class MemoryPool:
         self.memory_bytes = memory_bytes
         self._all = queries
         self._queues = queues
+        self._shared: object = None  # what was shared last, among whom
 
     @property
     def _running(self) -> list[Query]:
         return [q for q in self._all.values() if q.stage is Stage.RUNNING]
 
-    @property
-    def _pool_bytes(self) -> int:
-        fixed = sum(q.bounds.fixed for q in self._running)
+    def _pool_of(self, running: Sequence[Query]) -> int:
+        fixed = sum(q.bounds.fixed for q in running)
         return self.memory_bytes - fixed - self._queues.used_bytes
 
     @property
     def room_bytes(self) -> int:
         """What a further query can get, queues and state together."""
-        return left_for_another(self._pool_bytes, [q.claim for q in self._running])
+        running = self._running
+        return left_for_another(self._pool_of(running), [q.claim for q in running])
 
     def bounds(
         self, task: QueryTask, here: ProcessorId, peers: int, query: Query | None
     ) -> ClusterShares:
         """What a query has for itself; MemoryLimitError if it is new and does not fit.
 
-        One that runs keeps what it is made of. A newcomer's queues are made for a small part of
-        what is left, if that is enough, so that most of it is for state and for those to come.
+        One that runs keeps what it is made of; what comes on top must not fail what runs.
         """
-        room = self.room_bytes
-        tries = [room // part for part in QUEUE_PARTS] if self._running else [room]
-        if query is not None:
-            tries = [query.bounds.shares.limit]
-        for limit_bytes in tries:
-            try:
-                found = cluster_shares(
-                    limit_bytes,
-                    inputs=len(task.plan.inputs),
-                    partitions=task.plan.partitions,
-                    hosted=len(task.split_hosts.get(here, ())),
-                    peers=peers,
-                )
-            except MemoryLimitError:
-                if limit_bytes == tries[-1] and query is None:
-                    raise
-            else:
-                if query is None or self._bears(found.fixed - query.bounds.fixed):
-                    return found
-        assert query is not None
-        return query.bounds  # what comes on top must not fail what runs
+        inputs, partitions = len(task.plan.inputs), task.plan.partitions
+        hosted = len(task.split_hosts.get(here, ()))
+        if query is None:
+            return newcomer_shares(
+                self.room_bytes,
+                alone=not self._running,
+                inputs=inputs,
+                partitions=partitions,
+                hosted=hosted,
+                peers=peers,
+            )
+        try:
+            found = cluster_shares(
+                query.bounds.shares.limit,
+                inputs=inputs,
+                partitions=partitions,
+                hosted=hosted,
+                peers=peers,
+            )
+        except MemoryLimitError:
+            return query.bounds
+        return found if self._bears(found.fixed - query.bounds.fixed) else query.bounds
 
     def _bears(self, more_bytes: int) -> bool:
         """Whether the minimums of all are still there if queues take so much more."""
-        return self._pool_bytes - more_bytes >= sum(q.bounds.minimum for q in self._running)
-
-    def share(self) -> None:
-        """Tell every query how much state it may hold; have the last one stop if it must."""
         running = self._running
-        if not running:
-            return
+        return self._pool_of(running) - more_bytes >= sum(q.bounds.minimum for q in running)
+
+    def share(self, *, anew: bool = False) -> None:
+        """Tell every query how much state it may hold; have the last one stop if it must.
+
+        If nothing has changed since, only if it is wanted `anew`.
+        """
+        running = self._running
         claims = [q.claim for q in running]
-        pool_bytes = self._pool_bytes
+        pool_bytes = self._pool_of(running)
+        shared = ([q.task.run for q in running], claims, pool_bytes)
+        if not anew and self._shared == shared:
+            return
+        self._shared = shared
         free = pool_bytes - sum(c.sure for c in claims) + self._queues.used_bytes
         self._queues.limit_bytes = max(0, min(free // 2, self.memory_bytes // QUEUES_SHARE))
         for query, limit in zip(running, limits(pool_bytes, claims), strict=True):
             query.set_room(limit, pool_bytes // len(running))
-        claims = [q.claim for q in running]
-        if (last := gives_way(claims)) is not None:
-            running[last].fail(used_up(self.memory_bytes, claims))
+        if any(c.short for c in claims):
+            claims = [q.claim for q in running]  # with the room that they have been given
+            if (last := gives_way(claims)) is not None:
+                running[last].fail(used_up(self.memory_bytes, claims))

@@ -1,7 +1,7 @@
 """One query on one worker: its nodes of the graph, its part in moves, its end.
 
     home ─▶ evaluate ─▶ split ─▶ links to every worker, ours too        (per input hosted here)
-    link ends ─▶ join ─▶ evaluate ─▶ deliver ─▶ sink
+    link ends ─▶ join ─▶ evaluate, if there is anything to ─▶ deliver ─▶ sink
                   └─▶ pusher ─▶ spill store                             (under memory pressure)
 
     opening ─▶ running ─▶ closing: rest pushed ▶ sink closed ▶ store closed ─▶ closed
@@ -12,7 +12,7 @@ Read `operators` in the order of the drawing, then `group_moves`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -91,19 +91,21 @@ class Query:
             self.state, output, bounds.minimum, lambda: not self.moves.participant.may_push()
         )
         self.ends = [LinkEnd(bounds.window) for _ in task.plan.inputs]
-        self._joined: Arc[Results] = Arc(bounds.shares.output)
-        self._results: Arc[Results] = Arc(bounds.shares.output)
+        self._end_of = {s: self.ends[input_of(s)] for s in self._host_of}
+        self._output: list[Arc[Results]] = [Arc(bounds.shares.output)]  # from the join to deliver
+        self._above: list[Node] = []
+        if not task.plan.is_bare:
+            self._output.append(Arc(bounds.shares.output))
+            above = of_results(above_join(task.plan))
+            self._above = [Evaluate(task.name, ABOVE, above, *self._output)]
         self.join = Join(
             task.name,
             JOIN,
             state=self.state,
             inputs=self.ends,
-            out=self._joined,
+            out=self._output[0],
             relief=self.memory,
             piece_bytes=bounds.shares.output,
-        )
-        self._above = Evaluate(
-            task.name, ABOVE, of_results(above_join(task.plan)), self._joined, self._results
         )
         self.links = Links(task.name, task.map, piece_bytes=bounds.shares.batch, post=self._post)
         self.inputs = QueryInputs(task.plan, self.links, queues, bounds.shares.batch)
@@ -120,6 +122,7 @@ class Query:
             now_s=self.now_s,
         )
         self.deliver: Deliver | None = None  # None until the files are open
+        self._nodes: list[Node] = []  # likewise
         self.pusher: Pusher | None = None  # likewise; and without a place for state on disk
         self.stage = Stage.RUNNING
         self.cause = ""
@@ -156,7 +159,7 @@ class Query:
         self.deliver = Deliver(
             self.task.name,
             DELIVER,
-            source=self._results,
+            source=self._output[-1],
             sink=sink,
             lane=self._lane,
             bound_bytes=self.bounds.shares.output,
@@ -172,6 +175,11 @@ class Query:
                 self.fail,
             )
         self.memory.use(self.pusher, self.task.disk)
+        self._set_nodes()
+
+    def _set_nodes(self) -> None:
+        if self.deliver is not None:
+            self._nodes = [self.deliver, *self._above, self.join, *self.inputs.nodes]
 
     @property
     def opening(self) -> bool:
@@ -198,8 +206,9 @@ class Query:
         hosts = _hosts(task)
         self._processors = task.map.processors
         self.task = replace(task, map=self.task.map)
+        self._end_of = {s: self.ends[input_of(s)] for s in hosts}
         for split in set(hosts) - set(self._host_of):
-            self.ends[input_of(split)].relink()
+            self._end_of[split].relink()
         changed, self._host_of = hosts != self._host_of, hosts
         if self.closing or self.stage is not Stage.RUNNING:
             return
@@ -209,16 +218,17 @@ class Query:
         if changed:
             mine = task.split_hosts.get(self.here, ())
             self.inputs.host(mine)
+            self._set_nodes()
             self.moves.act(self.moves.participant.host(mine, task.map), self.now_s)
 
     # Work -----------------------------------------------------------------------------------------
 
     @property
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> Sequence[Node]:
         """Those that may work now."""
         if self.deliver is None or self.stage is not Stage.RUNNING or self.closing:
-            return []
-        return [self.deliver, self._above, self.join, *self.inputs.nodes]
+            return ()
+        return self._nodes
 
     def follow_up(self) -> None:
         """Markers that came through, pushes that ended, acknowledgements, the end."""
@@ -243,7 +253,7 @@ class Query:
     @property
     def settled(self) -> bool:
         """Whether all that was taken from the inputs is joined and with the sink."""
-        return self.join.settled and not len(self._joined) and not len(self._results)
+        return self.join.settled and not any(map(len, self._output))
 
     @property
     def _finished(self) -> bool:
@@ -279,7 +289,7 @@ class Query:
     def stop(self, cause: str) -> None:
         """Drop the query; results stay."""
         self.stage, self.cause = Stage.FAILED, cause
-        for arc in (self._joined, self._results):
+        for arc in self._output:
             arc.clear()
         self.inputs.stop()
         if self.pusher is not None:
@@ -289,6 +299,7 @@ class Query:
         else:
             self._lane.close()  # behind the job that opens its files
         self.moves.stop()
+        self._give_memory_back()
 
     # Closing --------------------------------------------------------------------------------------
 
@@ -320,6 +331,12 @@ class Query:
         if self.pusher is not None:
             self.pusher.stop()
         self.stage = Stage.CLOSED
+        self._give_memory_back()
+
+    def _give_memory_back(self) -> None:
+        """It has ended: others have its memory from now on, unless a job still reads it."""
+        if not self.memory.pushing and not self.moves.reading:
+            self.state.slab.give_back()
 
     def _record(self, totals: SinkTotals) -> RunRecord:
         """For the store: which processors have stores of the same run, and what was pushed, by
@@ -338,6 +355,11 @@ class Query:
             processors=tuple(sorted({self.here, *self._processors})),
             owned={g: int(self.state.generation[g]) for g in owned},
         )
+
+    @property
+    def writing(self) -> bool:
+        """Whether its sink is not at its end yet, though the query may be."""
+        return self.deliver is not None and not self.deliver.ended
 
     # Input ----------------------------------------------------------------------------------------
 
@@ -358,7 +380,7 @@ class Query:
         """A frame arrived for our join; of a host that we do not know, it comes again."""
         if split not in self._host_of:
             return
-        end = self.ends[input_of(split)]
+        end = self._end_of[split]
         if end.arrived(number, item, size_bytes) and isinstance(item, EndOfMovedPartitions):
             end.overtake(self.moves.leaving(item))
 
@@ -372,7 +394,7 @@ class Query:
 
     def _acknowledge(self) -> None:
         for split, host in self._host_of.items():
-            news = self.ends[input_of(split)].news()
+            news = self._end_of[split].news()
             if news is None:
                 continue
             if host == self.here:
@@ -416,7 +438,7 @@ class Query:
             minimum=self.bounds.minimum,
             spills=self.memory.spills,
             short=self.memory.short is not None,
-            frees=self.closing or borrowed > 0 or self.deliver is None,
+            frees=self.closing or borrowed > 0 or self.deliver is None or self.join.frees,
         )
 
     @property
@@ -443,7 +465,7 @@ class Query:
     @property
     def queued_bytes(self) -> int:
         """On its way into or out of the join."""
-        output = self._joined.held_bytes + self._results.held_bytes
+        output = sum(arc.held_bytes for arc in self._output)
         links = self.links.queued_bytes + self.moves.shipped_bytes
         return self.join.queued_bytes + links + self.inputs.queued_bytes + output
 

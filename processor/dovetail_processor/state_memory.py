@@ -53,6 +53,7 @@ class StateMemory:
                 moving=self._moving,
                 pushed=self.pushed,
             )
+            self.short = None  # it may push now
 
     @property
     def spills(self) -> bool:
@@ -91,7 +92,7 @@ class StateMemory:
         self._for_push = False
 
     def unlocked(self) -> None:
-        """Groups that were on their way stay: they can be pushed again."""
+        """Groups that were on their way stay, and can be pushed again, or are gone."""
         self.short = None
 
     def push(self, want_bytes: int, now_s: float) -> int:

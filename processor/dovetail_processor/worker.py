@@ -99,7 +99,8 @@ class Worker:
         self.streams = Streams(
             self.queries, memory_bytes, shell, lambda: self.now_s, self.strategy.forget
         )
-        self._unstarted: dict[QueryName, str] = {}  # why a query could not be started here
+        self.unstarted: dict[QueryName, Exception] = {}
+        """Why a query could not be started here."""
         self._waiters: list[_Waiter] = []
         self._next_tick_s = now_s
         self._reported: object = None  # what the last heartbeat was made of that others wait for
@@ -117,10 +118,11 @@ class Worker:
     def step(self, now_s: float) -> bool:
         """Do one piece of work, if there is any; whether there was."""
         self.now_s = max(self.now_s, now_s)
-        if self.now_s >= self._next_tick_s:
+        due = self.now_s >= self._next_tick_s
+        if due:
             self._next_tick_s = self.now_s + TICK_S
             self._tick()
-        self.pool.share()
+        self.pool.share(anew=due)
         node = self._work()
         self._answer_waiters()
         if node is None:
@@ -146,6 +148,7 @@ class Worker:
                 query.fail(e)
         for query in concerned:
             query.follow_up()
+            self._end_inputs(query)
         return node
 
     def _tick(self) -> None:
@@ -192,6 +195,10 @@ class Worker:
         rows += sum(rows for _, _, rows in waiting.values())
         targets = {s: end for s, (_, end, _) in waiting.items()}
         self._waiters.append(_Waiter(name, targets, rows, done))
+
+    def forget_waiter(self, done: Callable[[int | DovetailError], None]) -> None:
+        """Whoever waited with this `done` has gone."""
+        self._waiters = [w for w in self._waiters if w.done is not done]
 
     def _answer_waiters(self) -> None:
         if not self._waiters:
@@ -266,12 +273,14 @@ class Worker:
         wanted = {q.name: q for q in a.queries}
         for name in set(self.queries) - set(wanted):
             self._drop(name, "it was dropped")
-        self._unstarted = {n: c for n, c in self._unstarted.items() if n in wanted}
+        self.unstarted = {n: c for n, c in self.unstarted.items() if n in wanted}
         self._shell.files.remove(a.dropped)  # first: a query of the same name may follow
         self.streams.set_tasks({t.name: t for t in a.streams})
         for task in a.queries:
             self._take_up(task)
         self.streams.set_readers()
+        for query in self.queries.values():
+            self._end_inputs(query)
         self.leaving = a.leaving
         self.assigned = (a.epoch, a.version)
 
@@ -285,7 +294,7 @@ class Worker:
     def _take_up(self, task: QueryTask) -> None:
         query = self.queries.get(task.name)
         try:
-            if task.name in self._unstarted:
+            if task.name in self.unstarted:
                 return
             if query is not None and query.stage is Stage.FAILED:
                 return
@@ -308,14 +317,14 @@ class Worker:
                 query.fail(e)
             else:
                 log.warning("query cannot start", query=task.name, exc_info=e)
-                self._unstarted[task.name] = cause_of(e)
+                self.unstarted[task.name] = e
 
     def drop_all(self) -> None:
         """The cluster let this processor go: start anew, with nothing."""
         for name in list(self.queries):
             self._drop(name, "the cluster let this processor go")
         self.streams.set_tasks({})
-        self._unstarted.clear()
+        self.unstarted.clear()
         self.joined = False
         self.assigned = self._carried_out = (Epoch(0), 0)
 
@@ -329,7 +338,7 @@ class Worker:
     @property
     def finds_nothing_more(self) -> bool:
         """Whether no query adds to its results here."""
-        return not any(q.stage is Stage.RUNNING for q in self.queries.values())
+        return not any(q.stage is Stage.RUNNING or q.writing for q in self.queries.values())
 
     # Reports --------------------------------------------------------------------------------------
 
@@ -338,8 +347,8 @@ class Worker:
         self._note_opened()
         loads = [query.load() for query in self.queries.values()]
         loads += [
-            QueryLoad(name, 0, 0, 0, 0, stage=Stage.FAILED, cause=cause)
-            for name, cause in self._unstarted.items()
+            QueryLoad(name, 0, 0, 0, 0, stage=Stage.FAILED, cause=cause_of(error))
+            for name, error in self.unstarted.items()
         ]
         epoch, version = self._carried_out
         waiting = sum(home.held_bytes for home in self.streams.homes.values())

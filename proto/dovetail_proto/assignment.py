@@ -83,10 +83,10 @@ class QueryTask:
 class Leaving:
     """The groups of a processor are moved away; then it is let go, and must not come back.
 
-    Before, it hands its result logs to `heir`; None: nobody else is there.
+    Before, it hands its result logs to `successor`; None: nobody else is there.
     """
 
-    heir: ProcessorId | None
+    successor: ProcessorId | None
     runs: Mapping[QueryName, str]  # of all queries whose logs can still be asked for
 
 
@@ -152,7 +152,7 @@ class Assignment:
                     for q in self.queries
                 ],
                 "leaving": self.leaving
-                and {"heir": self.leaving.heir, "runs": dict(self.leaving.runs)},
+                and {"successor": self.leaving.successor, "runs": dict(self.leaving.runs)},
                 "dropped": [[d.query, d.run, d.spill] for d in self.dropped],
             }
         )
@@ -208,8 +208,8 @@ def _read_query(q: dict[str, Any]) -> QueryTask:
 
 
 def _read_leaving(raw: dict[str, Any]) -> Leaving:
-    heir = raw["heir"]
+    successor = raw["successor"]
     return Leaving(
-        None if heir is None else ProcessorId(heir),
+        None if successor is None else ProcessorId(successor),
         {QueryName(q): str(run) for q, run in raw["runs"].items()},
     )

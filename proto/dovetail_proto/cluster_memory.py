@@ -8,7 +8,7 @@
            └─ state                 all the rest
 
 All but state is the query's own, from its start to its end. Memory for state is common to the
-queries of a processor (`dovetail_processor.cluster.sharing`); each has a minimum of it. The manager
+queries of a processor (`dovetail_processor.memory_pool`); each has a minimum of it. The manager
 refuses a query for which a processor has less left than `smallest_limit`.
 """
 
@@ -31,6 +31,10 @@ WAITING_BATCHES = 2
 HELD_BATCHES = 2
 """Of all splits of a query: held back for groups that are on their way. More is held back where
 memory for state is free."""
+
+QUEUE_PARTS = (8, 4, 2, 1)
+"""Of what is left a newcomer's queues are made for an eighth, or the next that is enough: dozens of
+small queries fit beside a large one."""
 
 STEP_BYTES = 64 << 10
 """To this the smallest limit is found."""
@@ -65,6 +69,22 @@ def cluster_shares(
     found = _split(divided(limit_bytes, inputs), hosted, peers)
     minimum = min(found.state, state_needed(inputs, partitions))
     return ClusterShares(found, WINDOW_BATCHES * found.batch, minimum)
+
+
+def newcomer_shares(
+    room_bytes: int, *, alone: bool, inputs: int, partitions: int, hosted: int, peers: int
+) -> ClusterShares:
+    """What a query takes of the room that is left when it starts; MemoryLimitError if too little.
+
+    The processor takes it, and the manager counts with it until the processor has said so.
+    """
+    for part in (1,) if alone else QUEUE_PARTS:
+        limit_bytes = room_bytes // part
+        if part == 1 or _fits(limit_bytes, inputs, partitions, hosted, peers):
+            break
+    return cluster_shares(
+        limit_bytes, inputs=inputs, partitions=partitions, hosted=hosted, peers=peers
+    )
 
 
 def smallest_limit(*, inputs: int, partitions: int, hosted: int, peers: int) -> int:

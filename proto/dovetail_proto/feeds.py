@@ -120,7 +120,7 @@ class ResultBatch:
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """Processor that leaves → heir: a piece of a file of a result log, to be kept there.
+    """Processor that leaves → successor: a piece of a file of a result log, to be kept there.
 
     Pieces of a file come in order, each answered; the first one, again, starts the file anew.
     """

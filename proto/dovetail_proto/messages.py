@@ -310,13 +310,13 @@ class Assign:
 class Leave:
     """Processor → manager: move my groups and streams away, then let me go.
 
-    `heir` has all of its result logs, as far as they were to be handed over; empty until then. One
-    that `ends` was told so by its machine and cannot be refused: what keeps it has to give way.
+    `successor` has all of its result logs, as far as they were to be handed over; empty until then.
+    One that `ends` was told so by its machine and cannot be refused: what keeps it has to give way.
     """
 
     processor: ProcessorId
     incarnation: int
-    heir: str = ""
+    successor: str = ""
     ends: bool = False
 
 

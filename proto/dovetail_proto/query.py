@@ -89,6 +89,17 @@ class QueryPlan:
         """The schema of the results, in the run and in the clean-up alike."""
         return pa.schema([pa.field(c.name, c.type) for c in self.outputs])
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether results are the inputs' columns as they are: nothing is left to evaluate."""
+        return self.residual_sql is None and all(c.source is not None for c in self.outputs)
+
+    def emitted(self) -> tuple[tuple[tuple[int, str], ...], pa.Schema]:
+        """What a join emits: the columns of results, or those that they are evaluated from."""
+        if self.is_bare:
+            return tuple(c.source for c in self.outputs if c.source is not None), self.output_schema
+        return self.joined_columns(), self.joined_schema()
+
     def joined_columns(self) -> tuple[tuple[int, str], ...]:
         """Every (input, column) that results are made from, without repeats, in input order."""
         bare = [c.source for c in self.outputs if c.source is not None]

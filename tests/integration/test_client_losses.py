@@ -164,7 +164,7 @@ def test_a_feed_tells_what_became_of_its_rows(local: LocalCluster, tmp_path: Pat
 def test_a_processor_that_left_and_came_back_may_die_if_it_owns_nothing(
     local: LocalCluster, tmp_path: Path
 ) -> None:
-    """What it had found before is with its heir; a manager that was started again knows that."""
+    """What it had found before is with its successor; a manager started again knows that."""
     cluster = local.cluster
     left, right = pair(seed=6)
     streams = [cluster.stream("l", left.schema), cluster.stream("r", right.schema)]

@@ -55,7 +55,7 @@ def test_a_leaver_is_drained_under_load_and_its_spilled_state_is_cleaned_up(
 
 
 def test_results_of_those_who_left_stay_readable_by_the_same_offsets(local: FaultyCluster) -> None:
-    """Also when the heir leaves, when the writer comes back, and when the query was closed."""
+    """Also when the successor leaves, when the writer comes back, and when the query was closed."""
     case = Case(local, "kept", home="p1")
     closed = Case(local, "closed", home="p1", rows=600)
     closed.feed(1.0)

@@ -309,7 +309,7 @@ def test_a_new_stream_of_a_processor_replaces_the_old_one(
 
 
 def test_a_leaving_processor_is_let_go(manager: ManagerServer, attach: Attach) -> None:
-    """It owns nothing and hosts nothing, and its heir has its logs; its streams get a new home."""
+    """It owns and hosts nothing, its successor has its logs; its streams get a new home."""
     p1, _ = joined(attach, manager, "p1", "p2")
     manager.admin.create_stream(a.CreateStream("trades", SCHEMA))
     assert manager.admin.leave(a.ProcessorRef("p1")).state == "leaving"
@@ -317,8 +317,8 @@ def test_a_leaving_processor_is_let_go(manager: ManagerServer, attach: Attach) -
     assert told.leaving == Leaving(ProcessorId("p2"), {})
     p1.streams["trades"] = StreamLoad(StreamName("trades"), 0, False, Handover(0, {}, {}).to_json())
     p1.assignment(lambda x: x.leaving and not x.streams)
-    for heir in ("", "p3"):
-        p1.say(Leave(ProcessorId("p1"), 1, heir))
+    for successor in ("", "p3"):
+        p1.say(Leave(ProcessorId("p1"), 1, successor))
         assert manager.admin.get_cluster().processors[0].state == "leaving"
     p1.say(Leave(ProcessorId("p1"), 1, "p2"))
     p1.wait(Heard, lambda m: not m.member)

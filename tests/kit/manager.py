@@ -164,7 +164,7 @@ class Manager:
         told = self.assigned(name)
         assert told is not None
         assert told.leaving is not None
-        self.hear(name, Leave(ProcessorId(name), incarnation, told.leaving.heir or ""))
+        self.hear(name, Leave(ProcessorId(name), incarnation, told.leaving.successor or ""))
 
     def pass_time(self, seconds: float) -> None:
         """Half a second at a time."""

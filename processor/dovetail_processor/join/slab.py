@@ -83,6 +83,10 @@ class Slab:
         """Hand out no page beyond `limit_bytes` from now on; what is handed out stays."""
         self.header[pages.LIMIT] = limit_bytes
 
+    def give_back(self) -> None:
+        """Give all of it back to the system: nobody reads or writes it any more."""
+        self._map.madvise(mmap.MADV_DONTNEED)
+
     def trim(self, limit_bytes: int) -> None:
         """Give wholly free superpages back to the system, if much beyond `limit_bytes` was touched.
 

@@ -56,11 +56,12 @@ class Arrived:
 
     counters: Counters
     rows: list[pa.Table]  # per input
+    state_bytes: int = 0  # what they took where they come from, and was reserved for them
 
     @property
     def held_bytes(self) -> int:
-        """What the rows take until they are installed."""
-        return sum(t.nbytes for t in self.rows)
+        """What is kept for them until they are installed."""
+        return max(self.state_bytes, int(sum(t.nbytes for t in self.rows)))
 
 
 def counters(

@@ -35,13 +35,19 @@ class FileFeed:
         self._begun = False
         self._reading = False  # a job is under way
         self._closed = False
+        self._error: DovetailError | None = None  # why no more can be read
         self.ended = False
         """Whether all of it was read."""
         self.rows_total: int | None = None
         """Rows of the file, if it says and was opened."""
 
     def want(self, columns: frozenset[str]) -> None:
-        """A reader needs these; InputError if the file is being read without one of them."""
+        """A reader needs these; InputError if the file is being read without one of them.
+
+        Raises what has ended the reading.
+        """
+        if self._error is not None:
+            raise self._error
         if not self._begun:
             self._columns |= columns
         elif missing := columns - self._columns:
@@ -67,7 +73,10 @@ class FileFeed:
             if outcome.error is not None:
                 self.close()
                 error = outcome.error
-                failed(error if isinstance(error, DovetailError) else InputError(str(error)))
+                if not isinstance(error, DovetailError):
+                    error = InputError(str(error))
+                self._error = error
+                failed(error)
                 return
             self.rows_total, batch = outcome.result()
             if batch is None:

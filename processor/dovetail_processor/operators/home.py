@@ -232,7 +232,7 @@ class Home:
     @property
     def ready(self) -> bool:
         """Whether a reader takes its next batch."""
-        return any(map(self._takes, self._reading))
+        return bool(self._queue) and any(map(self._takes, self._reading))
 
     def step(self, now_s: float) -> None:
         """Give the reader that is furthest behind its next batch."""

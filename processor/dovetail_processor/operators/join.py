@@ -68,13 +68,13 @@ class Join:
         self._out = out
         self._relief = relief
         self._piece_bytes = piece_bytes
-        self._columns = state.plan.joined_columns()
-        self._schema = state.plan.joined_schema()
+        self._columns, self._schema = state.plan.emitted()
         self.live = np.zeros(state.partitions, np.bool_)
         """Groups that take rows here."""
         self._turn = 0  # input that is asked first for the next batch
         self._pieces: deque[NDArray[np.uint32]] = deque()  # of the chunk that is being emitted
         self._chores: deque[Iterator[None]] = deque()  # in order, between batches
+        self._freeing: list[Iterator[None]] = []  # those of them that give memory back
         self._in_chore = False  # the first of them has begun
         self._begun_s = 0.0  # when the batch under way was begun
         self.peak_bytes = 0
@@ -94,7 +94,7 @@ class Join:
         if self._pieces:
             return self._out.has_room
         if self._relief.waits:
-            return False
+            return self.frees
         if self._may_do_chores:
             return True
         waiting = not self.state.idle or (not self._chores and any(map(len, self.inputs)))
@@ -107,7 +107,8 @@ class Join:
         elif self._may_do_chores:
             self._in_chore = True
             if next(self._chores[0], _OVER) is _OVER:
-                self._chores.popleft()
+                done = self._chores.popleft()
+                self._freeing = [c for c in self._freeing if c is not done]
                 self._in_chore = False
         else:
             self._advance(now_s)
@@ -121,7 +122,12 @@ class Join:
     @property
     def _may_do_chores(self) -> bool:
         # Results that are not emitted yet are read from the state: what they are made of stays.
-        return bool(self._chores) and (self.idle or self._in_chore)
+        return bool(self._chores) and (self.idle or self._in_chore or self.frees)
+
+    @property
+    def frees(self) -> bool:
+        """Whether memory is short, and the next chore gives some back: in mid-batch, too."""
+        return self._relief.waits and bool(self._chores) and self._chores[0] in self._freeing
 
     def _advance(self, now_s: float) -> None:
         if self.state.idle:
@@ -168,9 +174,15 @@ class Join:
 
     # Between batches ------------------------------------------------------------------------------
 
-    def later(self, chore: Iterator[None]) -> None:
-        """Have something done to the state between batches, behind what was asked for before."""
+    def later(self, chore: Iterator[None], *, frees: bool = False) -> None:
+        """Have something done to the state between batches, behind what was asked for before.
+
+        What only `frees` groups that are not here any more is done while a batch waits for memory,
+        too.
+        """
         self._chores.append(chore)
+        if frees:
+            self._freeing.append(chore)
 
     @property
     def settled(self) -> bool:

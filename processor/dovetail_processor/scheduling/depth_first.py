@@ -26,11 +26,11 @@ class DepthFirst:
         if len(ready) == 1:
             chosen = ready[0]
         else:
-            owner = min(
-                (o for node in ready for o in node.owners),
-                key=lambda o: (self._owner_ran.get(o, 0), o),
-            )
-            mine = [node for node in ready if owner in node.owners]
+            owners = {o for node in ready for o in node.owners}
+            mine = ready
+            if len(owners) > 1:
+                owner = min(owners, key=lambda o: (self._owner_ran.get(o, 0), o))
+                mine = [node for node in ready if owner in node.owners]
             chosen = min(mine, key=lambda n: (-n.depth, self._node_ran.get(n, 0)))
         for owner in chosen.owners:
             self._owner_ran[owner] = self._turn

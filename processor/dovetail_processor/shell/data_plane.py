@@ -64,6 +64,9 @@ what processors ask of each other, for clusters of some dozens. One more is refu
 CALLS_MAX = FEEDS_MAX + READS_MAX + WAITS_MAX + LINKS_MAX + 32
 """Threads of the server: refusing takes one, too."""
 
+LOOK_S = 1.0
+"""Between two looks whether a caller that waits is still there."""
+
 T = TypeVar("T")
 
 
@@ -117,6 +120,8 @@ class DataPlane:
         reader.start()
         while (answer := answers.get()) is not None:
             yield answer
+        for link in [link for link, used in list(self._acks.items()) if used is answers]:
+            self._acks.pop(link, None)
         if failure:
             raise failure[0]
 
@@ -159,10 +164,16 @@ class DataPlane:
     def ingest(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """A source's batches, each answered when it is routed; at the end that it is over."""
         answers: queue.SimpleQueue[IngestAck | DovetailError | None] = queue.SimpleQueue()
-        room = threading.Semaphore(INGEST_AHEAD)
-        context.add_callback(lambda: answers.put(None))
+        room, over = threading.Semaphore(INGEST_AHEAD), threading.Event()
+
+        def end() -> None:
+            over.set()
+            room.release(INGEST_AHEAD + 1)  # whoever reads must not wait for ever
+            answers.put(None)
+
+        context.add_callback(end)
         threading.Thread(
-            target=self._read_batches, args=(requests, answers, room), daemon=True
+            target=self._read_batches, args=(requests, answers, room, over), daemon=True
         ).start()
         while (answer := answers.get()) is not None:
             if isinstance(answer, DovetailError):
@@ -175,6 +186,7 @@ class DataPlane:
         requests: Iterator[bytes],
         answers: queue.SimpleQueue[IngestAck | DovetailError | None],
         room: threading.Semaphore,
+        over: threading.Event,
     ) -> None:
         try:
             for data in requests:
@@ -183,7 +195,9 @@ class DataPlane:
                     self._forget(m.stream, m.source)
                     continue
                 room.acquire()
-                self._take_batch(m, answers)
+                if over.is_set():
+                    return
+                self._take_batch(m, answers, over)
             for _ in range(INGEST_AHEAD):
                 room.acquire()  # until all that was taken is answered
             answers.put(None)
@@ -193,7 +207,10 @@ class DataPlane:
             answers.put(None)
 
     def _take_batch(
-        self, m: IngestBatch, answers: queue.SimpleQueue[IngestAck | DovetailError | None]
+        self,
+        m: IngestBatch,
+        answers: queue.SimpleQueue[IngestAck | DovetailError | None],
+        over: threading.Event,
     ) -> None:
         stream = m.stream
         schema = self._worker.streams.home(stream).task.schema
@@ -206,7 +223,8 @@ class DataPlane:
             )
         size_bytes = len(m.payload)
         room = self._ingest_rooms.setdefault(stream, ByteRoom(self._ingest_bytes))
-        room.take(size_bytes)
+        if not room.take(size_bytes, over):
+            return
         try:
             batch = from_bytes(m.payload, schema, f"a batch for {m.stream!r}")
         except DovetailError:
@@ -256,6 +274,7 @@ class DataPlane:
                 return wire.encode(Joined(waiting.result(timeout=0.5)))
             except TimeoutError:
                 continue
+        self._loop.post(lambda: self._worker.forget_waiter(joined))
         raise Refusal(Domain.MESSAGE, "the caller went away")
 
     def read_results(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -284,13 +303,18 @@ class ByteRoom:
         self._taken_bytes = 0
         self._changed = threading.Condition()
 
-    def take(self, size_bytes: int) -> None:
-        """Wait until there is room; what is larger than all of it passes alone."""
+    def take(self, size_bytes: int, over: threading.Event) -> bool:
+        """Wait until there is room; what is larger than all of it passes alone.
+
+        Whether it was taken: not if the call is `over` meanwhile.
+        """
         with self._changed:
-            self._changed.wait_for(
-                lambda: not self._taken_bytes or self._taken_bytes + size_bytes <= self._most_bytes
-            )
+            while self._taken_bytes and self._taken_bytes + size_bytes > self._most_bytes:
+                if over.is_set():
+                    return False
+                self._changed.wait(LOOK_S)
             self._taken_bytes += size_bytes
+            return True
 
     def give_back(self, size_bytes: int) -> None:
         """It waits no longer."""

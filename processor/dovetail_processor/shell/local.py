@@ -89,6 +89,8 @@ def run_local(
     shell.loop.run(following.over)
     if shell.defect is not None:
         raise shell.defect
+    for error in worker.unstarted.values():
+        raise error
     query = following.query
     if query.stage is not Stage.CLOSED:
         raise query.error or Refusal(Domain.QUERY, query.cause)
@@ -123,6 +125,8 @@ class _Following:
 
     def over(self) -> bool:
         """Whether the query has ended; called after every step."""
+        if self._name in self._worker.unstarted:
+            return True
         query = self.query
         if query.stage is not Stage.RUNNING:
             return True

@@ -1,10 +1,10 @@
-"""Result logs of a processor that leaves: it hands them to an heir, which keeps them.
+"""Result logs of a processor that leaves: it hands them to a successor, which keeps them.
 
-    leaver ── pieces of a segment's file, in order ──▶ heir: part file ─ checked, synced ─▶ segment
+    leaver ── pieces of a segment's file, in order ─▶ successor: part file ─ checked ─▶ segment
 
-The heir has the same files under the same names then, so offsets in a log hold whoever keeps it;
-logs that the leaver kept for others go along. Nothing is deleted here: a leaver that is taken for
-dead, before the cluster knows of its heir, still has what it found.
+The successor has the same files under the same names then, so offsets in a log hold whoever keeps
+it; logs that the leaver kept for others go along. Nothing is deleted here: a leaver that is taken
+for dead, before the cluster knows of its successor, still has what it found.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dovetail_proto.wire.data import PART_BYTES
 Send = Callable[[ProcessorId, LogPiece], None]
 
 
-class Bequest:
+class LogSender:
     """What a leaver hands over, and how far that is done."""
 
     def __init__(self, data_dir: Path, send: Send) -> None:
@@ -37,16 +37,16 @@ class Bequest:
         self.done: Leaving | None = None  # what was handed over in full
 
     def hand_over(self, leaving: Leaving) -> None:
-        """Send whatever the heir lacks; no query writes to its log any more."""
+        """Send whatever the successor lacks; no query writes to its log any more."""
         for query, run in leaving.runs.items():
             folder = logs_folder(self._data_dir, query)
-            if leaving.heir is None or not is_of_run(folder, run):
+            if leaving.successor is None or not is_of_run(folder, run):
                 continue
             for path in sorted(folder.glob("*/segment-*.parquet")):
-                if (leaving.heir, path) not in self._sent:
+                if (leaving.successor, path) not in self._sent:
                     for piece in pieces(path, query, run):
-                        self._send(leaving.heir, piece)
-                    self._sent.add((leaving.heir, path))
+                        self._send(leaving.successor, piece)
+                    self._sent.add((leaving.successor, path))
         self.done = leaving
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import grpc
 
@@ -51,12 +51,12 @@ class Peers:
         self._calls: dict[tuple[ProcessorId, SplitId], _FeedCall] = {}
         self._lock = threading.Lock()
 
-    def set_addresses(self, addresses: dict[ProcessorId, str]) -> None:
-        """Who is in the cluster now, and where; calls to others end."""
+    def set_links(self, addresses: dict[ProcessorId, str], splits: Collection[SplitId]) -> None:
+        """Who is in the cluster now, and where, and which splits are here; other links end."""
         with self._lock:
             moved = [p for p, a in self._addresses.items() if addresses.get(p) != a]
             self._addresses = dict(addresses)
-            for key in [k for k in self._calls if k[0] in moved]:
+            for key in [k for k in self._calls if k[0] in moved or k[1] not in splits]:
                 self._calls.pop(key).end()
             for p in moved:
                 if p in self._channels:
@@ -107,7 +107,7 @@ class Peers:
 
     def close(self) -> None:
         """End all calls."""
-        self.set_addresses({})
+        self.set_links({}, ())
 
     def _channel(self, to: ProcessorId) -> grpc.Channel | None:
         address = self._addresses.get(to)

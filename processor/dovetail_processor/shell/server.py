@@ -25,12 +25,12 @@ from dovetail_processor.allocators import keep_lean
 from dovetail_processor.operators.links import Item
 from dovetail_processor.shell.data_plane import CALLS_MAX, DataPlane
 from dovetail_processor.shell.files import ProcessorFiles
-from dovetail_processor.shell.log_transfer import Bequest
+from dovetail_processor.shell.log_transfer import LogSender
 from dovetail_processor.shell.peers import Peers
 from dovetail_processor.shell.threads import ThreadLane, WorkerLoop
 from dovetail_processor.worker import Worker
 from dovetail_proto import certificate_roles
-from dovetail_proto.errors import ConfigError, Domain, DovetailError, Refusal
+from dovetail_proto.errors import ConfigError, DovetailError, Refusal
 from dovetail_proto.feeds import LinkAck
 from dovetail_proto.ids import ProcessorId, SplitId, check_name
 from dovetail_proto.messages import (
@@ -94,7 +94,7 @@ class ProcessorServer:
         )
         self._data_plane = DataPlane(self._loop, settings.data_dir)
         self._peers = Peers(self.name, settings.security, self._acknowledged)
-        self._bequest = Bequest(settings.data_dir, self._peers.send_log)
+        self._log_sender = LogSender(settings.data_dir, self._peers.send_log)
         self._line: queue.SimpleQueue[bytes | None] | None = None  # None: not attached
         self._incarnation = time.time_ns()
         self._over = threading.Event()
@@ -270,9 +270,12 @@ class ProcessorServer:
             self._worker.control(message)
             if self._worker.leaving and not self._leaving.is_set():
                 self._leaving.set()
-                threading.Thread(target=self._bequeath, name="bequeath", daemon=True).start()
-            self._peers.set_addresses(
-                {p: a for p, a in self._worker.peers.items() if p != self.name}
+                threading.Thread(
+                    target=self._hand_over_logs, name="log hand-over", daemon=True
+                ).start()
+            self._peers.set_links(
+                {p: a for p, a in self._worker.peers.items() if p != self.name},
+                {split for q in self._worker.queries.values() for split in q.links.splits},
             )
 
         self._loop.post(handle)
@@ -292,23 +295,27 @@ class ProcessorServer:
         self._incarnation = time.time_ns()
         self.tell_manager(self._join_message())
 
-    def _bequeath(self) -> None:
-        """While it leaves: hand its result logs to the heir once nothing is added to them."""
+    def _hand_over_logs(self) -> None:
+        """While it leaves: hand its result logs to the successor once nothing is added to them."""
         while not self._over.wait(RETRY_S):
             leaving = self._worker.leaving
-            if leaving is None or leaving == self._bequest.done:
+            if leaving is None or leaving == self._log_sender.done:
                 continue
             try:
                 if self._loop.ask(lambda: self._worker.finds_nothing_more):
-                    self._bequest.hand_over(leaving)
+                    self._log_sender.hand_over(leaving)
                     self._beat_now.set()
             except DovetailError as e:
-                heir = leaving.heir
-                log.warning("results not kept", processor=self.name, heir=heir, cause=str(e))
+                successor = leaving.successor
+                log.warning(
+                    "results not kept", processor=self.name, successor=successor, cause=str(e)
+                )
 
     def _refused(self, error: DovetailError) -> None:
         """The manager does not take this processor in."""
-        if isinstance(error, Refusal) and error.domain is Domain.MEMBER and "is over" in str(error):
+        if (
+            error.details.get("reason") == "over"
+        ):  # this incarnation: the cluster goes on without it
             self._let_go()
             return
         self.give_up(error)
@@ -333,8 +340,10 @@ class ProcessorServer:
             self.tell_manager(beat)
             leaving, ends = self._worker.leaving, self._ends_s is not None
             if leaving is not None or ends:
-                heir = leaving.heir if leaving and leaving == self._bequest.done else None
-                self.tell_manager(Leave(self.name, self._incarnation, heir or "", ends))
+                successor = (
+                    leaving.successor if leaving and leaving == self._log_sender.done else None
+                )
+                self.tell_manager(Leave(self.name, self._incarnation, successor or "", ends))
 
 
 def _peer_refusal(method: str, name: str) -> DovetailError | None:

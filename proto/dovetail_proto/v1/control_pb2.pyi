@@ -359,16 +359,16 @@ class Heard(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., processor: _Optional[str] = ..., incarnation: _Optional[int] = ..., member: _Optional[bool] = ...) -> None: ...
 
 class Leave(_message.Message):
-    __slots__ = ("processor", "incarnation", "heir", "ends")
+    __slots__ = ("processor", "incarnation", "successor", "ends")
     PROCESSOR_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    HEIR_FIELD_NUMBER: _ClassVar[int]
+    SUCCESSOR_FIELD_NUMBER: _ClassVar[int]
     ENDS_FIELD_NUMBER: _ClassVar[int]
     processor: str
     incarnation: int
-    heir: str
+    successor: str
     ends: bool
-    def __init__(self, processor: _Optional[str] = ..., incarnation: _Optional[int] = ..., heir: _Optional[str] = ..., ends: _Optional[bool] = ...) -> None: ...
+    def __init__(self, processor: _Optional[str] = ..., incarnation: _Optional[int] = ..., successor: _Optional[str] = ..., ends: _Optional[bool] = ...) -> None: ...
 
 class StopQuery(_message.Message):
     __slots__ = ("query", "epoch", "cause")

@@ -278,7 +278,7 @@ SPECS: dict[type, Spec] = {
     m.Assign: (pb.Assign, {"epoch": POSITIVE, "version": POSITIVE, "document": DOCUMENT}),
     m.Leave: (
         pb.Leave,
-        {"processor": NAME_FIELD, "incarnation": POSITIVE, "heir": NAME_OR_NONE, "ends": FLAG},
+        {"processor": NAME_FIELD, "incarnation": POSITIVE, "successor": NAME_OR_NONE, "ends": FLAG},
     ),
     m.StopQuery: (pb.StopQuery, {"query": NAME_FIELD, "epoch": POSITIVE, "cause": TEXT}),
     m.QueryStopped: (pb.QueryStopped, {"query": NAME_FIELD, "epoch": POSITIVE}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,10 +14,12 @@ from dovetail_manager import members, queries, streams
 from dovetail_manager.adaptation import rounds
 from dovetail_manager.records import End
 from dovetail_proto.assignment import Phase
+from dovetail_proto.cluster_memory import newcomer_shares, smallest_limit
 from dovetail_proto.errors import ConfigError, Domain, Refusal
 from dovetail_proto.ids import Epoch, GroupId, MapVersion, ProcessorId, QueryName, StreamName
 from dovetail_proto.messages import (
     ComputePartitionsToMove,
+    Heartbeat,
     PartitionsToMove,
     QueryStopped,
     Stage,
@@ -353,3 +356,27 @@ def test_what_no_message_could_tell_a_processor_is_refused_when_it_is_asked_for(
     assert told is not None
     assert {"s", "t", "wide_0", "narrow"} <= {s.name for s in told.streams}
     assert len(told.to_json()) < ENVELOPE_BYTES_MAX
+
+
+@pytest.mark.parametrize("reported", [False, True])
+def test_a_query_that_no_processor_has_reported_yet_counts_with_what_it_will_take(
+    reported: bool,
+) -> None:
+    """The first query on a processor is made of all that is there, so less is left than its least.
+
+    The next one is refused when it is submitted, and does not fail when it starts.
+    """
+    on = {"inputs": 2, "partitions": 4, "hosted": 2, "peers": 1}
+    least = smallest_limit(**on)
+    first = newcomer_shares(2 * least, alone=True, **on)
+    left = 2 * least - first.fixed - first.minimum
+    assert left < least
+    manager = Manager()
+    manager.join("a")
+    beat = Heartbeat(ProcessorId("a"), 1, 0, (), False, room_bytes=2 * least)
+    manager.hear("a", beat)
+    manager.submit("q")
+    if reported:
+        manager.hear("a", replace(beat, loads=(report("q"),), room_bytes=left))
+    with pytest.raises(Refusal, match=rf"needs at least {least:,} bytes .* and {left:,} of its"):
+        manager.submit("r")

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from dovetail_processor.shell.files import claim, segment_file
-from dovetail_processor.shell.log_transfer import Bequest, Keeper, pieces
+from dovetail_processor.shell.log_transfer import Keeper, LogSender, pieces
 from dovetail_proto.assignment import Leaving
 from dovetail_proto.errors import DovetailError, OutputError, Refusal
 from dovetail_proto.feeds import LogPiece
 from dovetail_proto.ids import ProcessorId, QueryName
 from dovetail_proto.wire.data import PART_BYTES
 
-Q, RUN, HEIR = QueryName("q"), "q-17", ProcessorId("p1")
+Q, RUN, SUCCESSOR = QueryName("q"), "q-17", ProcessorId("p1")
 
 
 def log_with(data_dir: Path, *sizes: int, run: str = RUN, log: str = "p2") -> list[Path]:
@@ -37,23 +37,23 @@ def kept(data_dir: Path) -> dict[str, bytes]:
     return {f"{p.parent.name}/{p.name}": p.read_bytes() for p in sorted(found)}
 
 
-def test_an_heir_has_the_same_files_under_the_same_names(tmp_path: Path) -> None:
+def test_a_successor_has_the_same_files_under_the_same_names(tmp_path: Path) -> None:
     """Of any size; the logs that the leaver kept for others go along, other runs' do not."""
     log_with(tmp_path / "p2", 1, PART_BYTES, 2 * PART_BYTES + 1)
     log_with(tmp_path / "p2", 100, log="p9.2")
     keeper = Keeper(tmp_path / "p1")
-    bequest = Bequest(tmp_path / "p2", lambda _, piece: keeper.take(piece))
-    leaving = Leaving(HEIR, {Q: RUN, QueryName("elsewhere"): "elsewhere-1"})
-    bequest.hand_over(Leaving(HEIR, {Q: "q-16"}))
+    sender = LogSender(tmp_path / "p2", lambda _, piece: keeper.take(piece))
+    leaving = Leaving(SUCCESSOR, {Q: RUN, QueryName("elsewhere"): "elsewhere-1"})
+    sender.hand_over(Leaving(SUCCESSOR, {Q: "q-16"}))
     assert kept(tmp_path / "p1") == {}
-    bequest.hand_over(leaving)
-    assert bequest.done == leaving
+    sender.hand_over(leaving)
+    assert sender.done == leaving
     assert kept(tmp_path / "p1") == kept(tmp_path / "p2")
     assert len(kept(tmp_path / "p1")) == 4
 
 
 def test_a_broken_transfer_is_begun_anew_and_nothing_is_sent_twice(tmp_path: Path) -> None:
-    """At every piece, with a new heir at the end."""
+    """At every piece, with a new successor at the end."""
     log_with(tmp_path / "p2", PART_BYTES + 5, 10, 3 * PART_BYTES)
     keepers = {name: Keeper(tmp_path / name) for name in ("p1", "p3")}
     sent: list[int] = []
@@ -64,17 +64,17 @@ def test_a_broken_transfer_is_begun_anew_and_nothing_is_sent_twice(tmp_path: Pat
         sent.append(piece.segment)
         keepers[to].take(piece)
 
-    bequest = Bequest(tmp_path / "p2", send)
+    sender = LogSender(tmp_path / "p2", send)
     for attempt in range(5):
         sent.clear()
         with pytest.raises(OutputError, match="lost") if attempt < 4 else nullcontext():
-            bequest.hand_over(Leaving(HEIR, {Q: RUN}))
+            sender.hand_over(Leaving(SUCCESSOR, {Q: RUN}))
     assert sent == [2, 2, 2], "what arrived is not sent again"
     assert kept(tmp_path / "p1") == kept(tmp_path / "p2")
     attempt = 99
-    bequest.hand_over(Leaving(HEIR, {Q: RUN}))
+    sender.hand_over(Leaving(SUCCESSOR, {Q: RUN}))
     assert len(sent) == 3
-    bequest.hand_over(Leaving(ProcessorId("p3"), {Q: RUN}))
+    sender.hand_over(Leaving(ProcessorId("p3"), {Q: RUN}))
     assert kept(tmp_path / "p3") == kept(tmp_path / "p2")
 
 
@@ -101,7 +101,7 @@ def test_what_is_not_the_segment_is_refused(forge, message: str, tmp_path: Path)
     assert kept(tmp_path / "p1") == kept(tmp_path / "p2")
 
 
-def test_an_heir_whose_disk_is_full_says_so(tmp_path: Path) -> None:
+def test_a_successor_whose_disk_is_full_says_so(tmp_path: Path) -> None:
     """With a remedy; a file in the way of the folder stands for it."""
     [path] = log_with(tmp_path / "p2", 9)
     claim(tmp_path / "p1", Q, RUN).joinpath("p2").write_text("in the way")
