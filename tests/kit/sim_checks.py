@@ -60,6 +60,8 @@ class Watch:
             self._scenario.check_live(self._worker, query)
         if seen.order is not None:
             self._follow_order(query, seen)
+        if query.join._in_chore and query.join._pieces:
+            raise Violation(f"{query.here}: groups change while results are read from them")
         steps = query.join.statistics.steps
         if steps != seen.steps and query.join.settled:
             seen.steps = steps
@@ -83,12 +85,18 @@ class Watch:
         query = self._worker.queries[message.query]
         seen = self._seen.setdefault(query.task.run, _Seen())
         if seen.order is None or seen.order.order != message.order:
+            self._scenario.forced(query.task.run, message)
             return  # said again
         self._follow_order(query, seen)
         reported = message.size_bytes
         if reported and not any(d <= reported <= d + STEP_BYTES_MAX for d in seen.detached):
             self._scenario.blame(
                 f"{self._worker.here} reports a push of {reported} bytes; pushed: {seen.detached}"
+            )
+        left = np.where(query.state.locked, 0, query.state.group_bytes()).sum()
+        if not reported and left and query.memory.spills:
+            self._scenario.blame(
+                f"{self._worker.here} pushes nothing by order {message.order}, and has {left} bytes"
             )
         seen.order, seen.answered = None, seen.order
         self._scenario.forced(query.task.run, message)

@@ -97,9 +97,10 @@ def _managers(scenario: Scenario, chosen: Chosen) -> None:
         scenario.managers[0].crash_at_write = (random.randint(1, 25), random.random() < 0.5)
         if random.random() < 0.5:
             world.at(LOAD_S * 0.6, None, _plan_crash_at_write, scenario)
-    if chosen("manager pause", 0.2):
+    if chosen("manager pause", 0.3):
         pause_s = random.choice((1.0, 4.0, 7.0, 9.0))
-        world.at(random.uniform(1, LOAD_S), None, _pause_manager, scenario, pause_s)
+        in_move = random.random() < 0.6
+        world.at(random.uniform(1, LOAD_S), None, _pause_manager, scenario, pause_s, in_move)
     # Whatever kills managers, somebody starts one again after a while.
     for at_s in range(2, int(LOAD_S), 2):
         world.at(at_s + random.random(), None, scenario.ensure_manager)
@@ -107,6 +108,8 @@ def _managers(scenario: Scenario, chosen: Chosen) -> None:
 
 def _processors(scenario: Scenario, chosen: Chosen) -> None:
     world, random, names = scenario.world, scenario.world.random, scenario.names
+    if chosen("slow workers", 0.35):
+        world.faults.step_s = random.choice((0.004, 0.02, 0.05))
     if chosen("processor pause", 0.2):
         pause_s = random.choice((0.5, 2.0, 4.5, 9.0) if chosen("long", 0.2) else (0.5, 2.0, 4.5))
         at_s = random.uniform(1, LOAD_S)
@@ -139,8 +142,11 @@ def _plan_crash_at_write(scenario: Scenario) -> None:
     manager.crash_at_write = (manager.writes_begun + scenario.world.random.randint(1, 6), after)
 
 
-def _pause_manager(scenario: Scenario, pause_s: float) -> None:
+def _pause_manager(scenario: Scenario, pause_s: float, in_move: bool) -> None:
     manager, world = scenario.managers[-1], scenario.world
+    if in_move and not manager.moving and world.now_s < LOAD_S:
+        world.at(0.05, None, _pause_manager, scenario, pause_s, in_move)
+        return
     manager.paused_until_s = world.now_s + pause_s
     world.tell(manager.address, f"PAUSES for {pause_s} s")
     if pause_s > 2 and world.random.random() < 0.8:

@@ -56,7 +56,7 @@ def judge(scenario: Scenario, kinds: set[str]) -> Verdict:
         pushes, owed = pushes + count, owed + late.num_rows
         _compare(query, pa.concat_tables([made, late]), answer)
     outcomes = Counter(o for m in scenario.managers for o in m.moves.values())
-    forced = sum(scenario.forced_bytes.values())
+    forced = scenario.forced_bytes()
     world = scenario.world
     return Verdict(
         world.seed,

@@ -1,4 +1,7 @@
-"""Run the simulator over a range of seeds: `python tests/kit/sim_main.py --seeds 1000-1999`."""
+"""Run the simulator over a range of seeds: `python tests/kit/sim_main.py --seeds 1000-1999`.
+
+With `--progress FILE` the ranges that passed are noted there, and left out when it is run again.
+"""
 
 from __future__ import annotations
 
@@ -17,34 +20,35 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from kit.sim_run import run_seed
 
-BATCH = 10
-"""Seeds per task: some seconds, so that no worker idles for long."""
+BATCH = 25
+"""Seeds per task: some ten seconds, so that no worker idles for long."""
 
-TOLD_EVERY = 500
-"""A long run says how far it is this often."""
+Outcome = tuple[range, Counter[str], dict[int, str]]
 
 
-def run_range(seeds: range) -> tuple[int, Counter[str], dict[int, str]]:
-    """(passed, what happened, failing seed → story) of a batch."""
+def run_range(seeds: range) -> Outcome:
+    """(seeds, what happened, failing seed → story) of a batch."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     happened: Counter[str] = Counter()
     failures: dict[int, str] = {}
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     for seed in seeds:
         try:
             verdict = run_seed(seed)
         except AssertionError as e:
             failures[seed] = str(e)
             continue
-        for end, n in verdict.ends.items():
-            happened[f"queries {end or 'left open'}"] += n
         happened["pushes"] += verdict.pushes
         happened["bytes forced"] += verdict.forced
         happened["results owed"] += verdict.owed
         happened["events"] += verdict.events
-        happened["results compared"] += verdict.results
+        happened["results of the run"] += verdict.results
+        for end, n in verdict.ends.items():
+            happened[f"queries {end}"] += n
         for outcome, n in verdict.moves.items():
             happened[f"moves {outcome}"] += n
-    return len(seeds) - len(failures), happened, failures
+        for kind in verdict.kinds:
+            happened[f"seeds with {kind}"] += 1
+    return seeds, happened, failures
 
 
 def batches(first: int, last: int) -> Iterator[range]:
@@ -53,39 +57,46 @@ def batches(first: int, last: int) -> Iterator[range]:
         yield range(start, min(start + BATCH, last + 1))
 
 
+def outcomes(tasks: list[range], jobs: int) -> Iterator[Outcome]:
+    """Do the tasks, in processes if there are several."""
+    if jobs == 1 or len(tasks) == 1:
+        yield from map(run_range, tasks)
+    else:
+        with ProcessPoolExecutor(jobs) as pool:
+            yield from pool.map(run_range, tasks)
+
+
 def main() -> int:
     """Parse, run, print; 1 if a seed failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="1000-1999", help="one seed, or first-last")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--progress", type=Path, help="a file that remembers what has passed")
     args = parser.parse_args()
     first, _, last = args.seeds.partition("-")
-    tasks = list(batches(int(first), int(last or first)))
+    done = args.progress.read_text().split() if args.progress and args.progress.exists() else []
+    tasks = [t for t in batches(int(first), int(last or first)) if _name(t) not in done]
     started = time.monotonic()
-    passed, happened, failures = 0, Counter[str](), dict[int, str]()
-    outcomes: Iterator[tuple[int, Counter[str], dict[int, str]]]
-    if args.jobs == 1 or len(tasks) == 1:
-        outcomes = iter(map(run_range, tasks))
-        pool = None
-    else:
-        pool = ProcessPoolExecutor(args.jobs)
-        outcomes = pool.map(run_range, tasks)
-    for ok, counts, bad in outcomes:
-        passed += ok
+    seeds, happened, failures = 0, Counter[str](), dict[int, str]()
+    for task, counts, bad in outcomes(tasks, args.jobs):
+        seeds += len(task)
         happened.update(counts)
         failures.update(bad)
-        if (passed + len(failures)) % TOLD_EVERY == 0:
-            print(f"{passed} passed, {len(failures)} failed so far", file=sys.stderr, flush=True)
         for seed, story in bad.items():
             print(f"{story}\nFAILED seed {seed}; again: make sim SEEDS={seed}\n", flush=True)
-    if pool is not None:
-        pool.shutdown()
+        if args.progress and not bad:
+            with args.progress.open("a") as file:
+                file.write(f"{_name(task)}\n")
     seconds = time.monotonic() - started
-    print(f"{passed} of {passed + len(failures)} runs passed in {seconds:.0f} s")
+    print(f"{seeds - len(failures)} of {seeds} runs passed in {seconds:.0f} s")
     print(", ".join(f"{n} {what}" for what, n in sorted(happened.items())))
     if failures:
         print(f"failing seeds: {sorted(failures)}")
     return 1 if failures else 0
+
+
+def _name(task: range) -> str:
+    return f"{task.start}-{task.stop - 1}"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""The manager's process and its store, simulated: the machine in it is the real one.
+"""The manager's process, simulated: the machine in it is the real one.
 
-This is the one place of the kit that knows the machine; all others use the verbs of `SimManager`.
+With `sim_store` this is the one place of the kit that knows the machine; all others use the verbs
+of `SimManager`.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from dovetail_manager.effects import AppendHistory, Effect, LogEvent, Send, Step
 from dovetail_manager.journal import Write
 from dovetail_manager.membership import MemberState
 from dovetail_manager.moves.steps import MoveSettings
-from dovetail_manager.records import End, QueryRecord
+from dovetail_manager.records import QueryRecord
 from dovetail_manager.state import ControllerSettings, State
 from dovetail_proto.assignment import DiskSettings, Phase
 from dovetail_proto.errors import Refusal
-from dovetail_proto.ids import Epoch, GroupId, ProcessorId, QueryName, StreamName
-from dovetail_proto.messages import Join
-from dovetail_proto.partition_map import map_from_json
+from dovetail_proto.ids import GroupId, ProcessorId, QueryName, StreamName
+from dovetail_proto.messages import Join, PushPartitions
 from dovetail_proto.query import QueryPlan
 from dovetail_proto.wire import control
 from kit.sim_queries import SCHEMA
+from kit.sim_store import SimStore
 from kit.sim_world import Violation, World, name_of
 
 STORE_DELAY_S = 0.01
@@ -69,62 +70,6 @@ class ManagerSettings:
         )
 
 
-class SimStore:
-    """A linearizable store: an epoch, a revision and entries; it never fails itself."""
-
-    def __init__(self) -> None:
-        self.epoch = 0
-        self.revision = 0
-        self.entries: dict[str, str] = {}
-        self.closing_s: dict[str, float] = {}  # when it was written down that a query closes
-        self.failed: set[str] = set()  # queries
-
-    def acquire(self) -> tuple[Epoch, int, dict[str, str]]:
-        """Let a new manager lead."""
-        self.epoch += 1
-        return Epoch(self.epoch), self.revision, dict(self.entries)
-
-    def write(self, w: Write, now_s: float) -> str:
-        """`ok`, `fenced` or `stale`; the same write twice is done once."""
-        if w.epoch != self.epoch:
-            return "fenced"
-        if w.revision == self.revision:
-            return "ok"
-        if w.revision != self.revision + 1:
-            return "stale"
-        self._check_maps(w)
-        for key, value in w.puts.items():
-            if value is None:
-                self.entries.pop(key, None)
-            else:
-                self.entries[key] = value
-                self._note(key, value, now_s)
-        self.revision = w.revision
-        return "ok"
-
-    def _note(self, key: str, value: str, now_s: float) -> None:
-        kind, _, name = key.partition("/")
-        if kind == "query":
-            record = json.loads(value)
-            if record["phase"] == Phase.CLOSING:
-                self.closing_s.setdefault(name, now_s)
-            if record["end"] == End.FAILED:
-                self.failed.add(name)
-
-    def _check_maps(self, w: Write) -> None:
-        """One owner per group and version: a map follows its predecessor by a version.
-
-        Or it is of the same version, and has forgotten a processor that owns nothing.
-        """
-        for key, value in w.puts.items():
-            if key.startswith("map/") and key in self.entries and value is not None:
-                old, new = map_from_json(self.entries[key]), map_from_json(value)
-                owners = [[m.processors[o] for o in m.owners] for m in (old, new)]
-                same = new.version == old.version and owners[0] == owners[1]
-                if new.version != old.version + 1 and not same:
-                    raise Violation(f"map version {new.version} follows {old.version}")
-
-
 class SimManager:
     """One manager process, from its start to its crash or step-down."""
 
@@ -142,6 +87,8 @@ class SimManager:
         self._lines: dict[ProcessorId, str] = {}  # where members are
         self._awaited = -1  # revision of the write under way
         self._tick_s = float("inf")
+        self._orders: set[int] = set()  # forced pushes that were looked at
+        self.forced_bytes: Callable[[str], int] = lambda run: 0  # pushed by order, by run
         self._listening: dict[QueryName, int] = {}  # the assignment that tells of a query
         world.nodes[address] = self
         world.tell(address, f"leads from epoch {store.epoch + 1} on")
@@ -152,7 +99,7 @@ class SimManager:
 
     def create_stream(self, name: str) -> None:
         """Declare a stream."""
-        self._do(lambda s: streams.create(s, StreamName(name), SCHEMA, None))
+        self._do(lambda state: streams.create(state, StreamName(name), SCHEMA, None))
 
     def submit(
         self,
@@ -174,33 +121,33 @@ class SimManager:
             expected_bytes=expected_bytes,
             spill=spill,
         )
-        self._do(lambda s: queries.submit(s, record, weights))
+        self._do(lambda state: queries.submit(state, record, weights))
 
     def set_phase(self, name: str, phase: Phase) -> None:
         """Pause, resume or close a query."""
-        self._do(lambda s: queries.set_phase(s, QueryName(name), phase))
+        self._do(lambda state: queries.set_phase(state, QueryName(name), phase))
 
     def set_policy(self, name: str, policy: str) -> None:
         """Adapt by another policy."""
-        self._do(lambda s: queries.set_policy(s, QueryName(name), policy))
+        self._do(lambda state: queries.set_policy(state, QueryName(name), policy))
 
     def move(self, name: str, groups: Sequence[int], to: str) -> None:
         """An operator's move."""
         ids = [GroupId(g) for g in groups]
-        self._do(lambda s: rounds.move(s, QueryName(name), ids, ProcessorId(to)))
+        self._do(lambda state: rounds.move(state, QueryName(name), ids, ProcessorId(to)))
 
     def pin(self, name: str, groups: Sequence[int], pinned: bool) -> None:
         """Keep groups where they are, or let them go."""
         ids = [GroupId(g) for g in groups]
-        self._do(lambda s: rounds.pin(s, QueryName(name), ids, pinned))
+        self._do(lambda state: rounds.pin(state, QueryName(name), ids, pinned))
 
     def leave(self, processor: str) -> None:
         """Have a processor leave."""
-        self._do(lambda s: members.ask_to_leave(s, ProcessorId(processor)))
+        self._do(lambda state: members.ask_to_leave(state, ProcessorId(processor)))
 
     def drop(self, name: str) -> None:
         """Forget a query that has ended."""
-        self._do(lambda s: queries.drop(s, QueryName(name)))
+        self._do(lambda state: queries.drop(state, QueryName(name)))
 
     def _do(self, verb: Callable[[State], Any]) -> None:
         self._act(self._machine.do(verb, self.world.now_s)[1])
@@ -210,13 +157,12 @@ class SimManager:
     @property
     def at_rest(self) -> bool:
         """Whether everything that was decided is durable, and no group is on its way."""
-        state = self._machine.state
-        moves = any(q.coordinator.moves for q in state.queries.values())
-        return not state.journal.queue and not moves
+        return not self._state.journal.queue and not self.moving
 
-    def _durable(self, name: str) -> QueryRecord | None:
-        query = self._machine.state.queries.get(QueryName(name))
-        return None if query is None else query.durable
+    @property
+    def moving(self) -> bool:
+        """Whether groups are on their way, or about to be."""
+        return any(q.coordinator.moves for q in self._state.queries.values() if not q.record.end)
 
     def run_of(self, name: str) -> str | None:
         """The run of a query that is durable; None if there is none."""
@@ -226,9 +172,7 @@ class SimManager:
     def end_of(self, name: str) -> tuple[str, str]:
         """How a query ended, durably, and why: `closed`, `failed` or not yet."""
         record = self._durable(name)
-        if record is None or record.end is End.NOT_YET:
-            return "", ""
-        return str(record.end), record.cause
+        return ("", "") if record is None else (str(record.end), record.cause)
 
     def phase_of(self, name: str) -> Phase | None:
         """What is wanted of a query, durably."""
@@ -237,39 +181,33 @@ class SimManager:
 
     def listening(self, name: str) -> bool:
         """Whether every processor knows of a query."""
-        state = self._machine.state
-        if self.run_of(name) is None:
+        assignments = self._state.assignments
+        if self._durable(name) is None:
             return False
-        version = self._listening.setdefault(QueryName(name), state.assignments.version)
-        return not state.assignments.unaware(state, version)
+        version = self._listening.setdefault(QueryName(name), assignments.version)
+        return not assignments.unaware(self._state, version)
 
     def home_of(self, stream: str) -> ProcessorId | None:
         """Where a stream is at home, durably."""
-        found = self._machine.state.streams.get(StreamName(stream))
-        return None if found is None or found.durable is None else found.durable.home
+        known = self._state.streams.get(StreamName(stream))
+        return None if known is None or known.durable is None else known.durable.home
 
     def owners(self, name: str) -> Mapping[int, str]:
         """Who owns each group."""
-        known = self._machine.state.query(name).placement.map
+        known = self._state.queries[QueryName(name)].placement.map
         return {g: known.processors[o] for g, o in enumerate(known.owners.tolist())}
 
     def members(self) -> dict[str, str]:
         """Who is in, and how."""
-        return {m.processor: str(m.state) for m in self._machine.state.membership.alive()}
+        return {m.processor: str(m.state) for m in self._state.membership.alive()}
 
-    def is_staying(self, processor: str) -> bool:
-        """Whether a processor is in and does not leave."""
-        members = self._machine.state.membership.members
-        known = members.get(ProcessorId(processor))
-        return known is not None and known.state is MemberState.ALIVE
+    @property
+    def _state(self) -> State:
+        return self._machine.state
 
-    def push_bound(self, name: str) -> int | None:
-        """M_query − M_cluster when a push was last forced by a policy; None if none was."""
-        for record in reversed(self._machine.state.query(name).admission.history):
-            if isinstance(record.decision, PushState) and record.decision.numbers:
-                numbers = record.decision.numbers
-                return int(numbers["m_query_bytes"] - numbers["m_cluster_bytes"])
-        return None
+    def _durable(self, name: str) -> QueryRecord | None:
+        query = self._state.queries.get(QueryName(name))
+        return None if query is None else query.durable
 
     # Events ---------------------------------------------------------------------------------------
 
@@ -303,6 +241,8 @@ class SimManager:
                 return
             match effect:
                 case Send(to, message):
+                    if isinstance(message, PushPartitions):
+                        self._check_bound(to, message)
                     if (line := self._lines.get(to)) is not None:
                         self.world.send(self.address, line, control.encode(None, message))
                 case Write():
@@ -314,6 +254,28 @@ class SimManager:
                 case LogEvent():
                     self._tell(effect)
         self._schedule()
+
+    def _check_bound(self, to: ProcessorId, m: PushPartitions) -> None:
+        """A policy forces at most M_query − M_cluster, all orders together.
+
+        Each may take a group more than it says. What a former manager ordered may be unknown to
+        this one, and what a leaver pushes since nobody has room is not a policy's.
+        """
+        query = self._state.queries[m.query]
+        staying = self._state.membership.members[to].state is MemberState.ALIVE
+        decided = [r.decision for r in query.admission.history]
+        numbers = next((d.numbers for d in reversed(decided) if isinstance(d, PushState)), None)
+        if (m.order in self._orders) or not (staying and numbers) or self.store.epoch > 1:
+            return
+        self._orders.add(m.order)
+        bound = int(numbers["m_query_bytes"] - numbers["m_cluster_bytes"])
+        others = sum(o.size_bytes for p, o in query.orders.items() if p != to)
+        forced = self.forced_bytes(query.record.run)
+        if forced + others + m.size_bytes > bound:
+            raise Violation(
+                f"{m.query}: a push of {m.size_bytes} bytes is forced after {forced}, and {others} "
+                f"under way; {bound} are the most"
+            )
 
     def _tell(self, h: LogEvent) -> None:
         about = " ".join(x for x in (h.query, h.stream, h.processor, h.move, h.text) if x)

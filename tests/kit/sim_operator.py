@@ -132,15 +132,15 @@ class Operator:
         for query in self.scenario.queries:
             for what, chance in (
                 (self._change_policy, 0.3),
-                (self._move, 0.5),
+                (self._move, 0.6),
                 (self._pin, 0.1),
                 (self._pause, 0.25),
                 (self._close, 0.15),
             ):
                 while random.random() < chance:
                     self.world.at(random.uniform(1.0, LOAD_S), self, what, query)
-        if random.random() < 0.3:
-            self.world.at(random.uniform(1.0, LOAD_S), self, self._leave, random.random() < 0.5)
+        if random.random() < 0.4:
+            self.world.at(random.uniform(2.0, LOAD_S), self, self._leave, random.random() < 0.5)
 
     def _change_policy(self, query: Submission) -> None:
         policy = self.world.random.choice(POLICIES)
@@ -183,8 +183,16 @@ class Operator:
         process = next((p for p in self.scenario.alive() if p.id == name), None)
         if process is None or len(self.scenario.alive()) < 2:
             return
+        if self.world.random.random() < 0.5:
+            self.world.at(self.world.random.uniform(2.0, 8.0), self, self._come_back, name)
         if ends:
             self.world.tell(process.address, "is told to end")
             process.ends = True
         else:
             self._ask(f"have {name} leave", lambda m: m.leave(name))
+
+    def _come_back(self, name: str) -> None:
+        """A processor that has left is started again, with what it wrote."""
+        if not any(p.id == name for p in self.scenario.alive()) and self.world.now_s < LOAD_S:
+            self.world.happened.add("came back")
+            self.scenario.start_processor(name)

@@ -14,8 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from dovetail_processor.batches import Stamped, stamped
 from dovetail_processor.join.transfer import decode
-from dovetail_processor.operators.home import Sent
+from dovetail_processor.operators.home import Home, Reader, Sent
 from dovetail_processor.operators.links import Item
 from dovetail_processor.shell.frames import pack, unpack
 from dovetail_processor.worker import Worker
@@ -39,8 +40,8 @@ HEARTBEAT_S = 1.0
 HAND_OVER_S = 0.3
 """Between two tries to hand results over, as in the process."""
 
-STEP_S = 0.0004
-"""A step of the worker takes up to twice this."""
+BEAT_S = 0.0004
+"""From the wish for a heartbeat to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +89,12 @@ class SimProcessor:
         self._attached = ""  # the manager that has heard our Join
         self._calls: dict[tuple[ProcessorId, SplitId], str] = {}  # whom frames came from
         self._feeds: dict[tuple[str, int], int] = {}  # batches that came on sources' calls
+        self._waited: dict[tuple[str, int], list[tuple[Reader, int]]] = {}
+        """By batch: who has to take it before it is answered, and its rows by then."""
         self._stepping = False  # a step is due at once
         self._beating = False  # a heartbeat is due at once
-        self._handed: Leaving | None = None  # the heir that has our results
+        self._looked = False  # nothing has changed since the last look at the worker
+        self._handed: Leaving | None = None  # the successor that has our results
         world.nodes[self.address] = self
         world.at(world.random.random() * HEARTBEAT_S, self, self._timer)
         world.at(0.0, self, self._idle)
@@ -99,18 +103,23 @@ class SimProcessor:
 
     def event(self, event: Callable[[], None]) -> None:
         """Have the worker handle something, then go on with its work."""
+        self._looked = False
         self.worker.handle(event, self.world.now_s)
         self._go_on()
 
     def _go_on(self) -> None:
         if not self._stepping:
             self._stepping = True
-            self.world.at(STEP_S * 2 * self.world.random.random(), self, self._step)
+            self.world.at(
+                self.world.faults.step_s * 2 * self.world.random.random(), self, self._step
+            )
 
     def _step(self) -> None:
         self._stepping = False
         if self.worker.step(self.world.now_s):
             self._go_on()
+        else:
+            self._looked = True  # nothing was done
 
     def _idle(self) -> None:
         """The time goes on, also where nothing happens."""
@@ -157,7 +166,7 @@ class SimProcessor:
         self._snapshot = self.worker.heartbeat()
         if not self._beating:
             self._beating = True
-            self.world.at(STEP_S, self, self._beat)
+            self.world.at(BEAT_S, self, self._beat)
 
     def give_up(self, error: DovetailError) -> None:
         """See Shell."""
@@ -218,23 +227,28 @@ class SimProcessor:
         self.world.step_hook(self, step, False)
 
     def _take_batch(self, source: str, m: IngestBatch) -> None:
+        waited = self._waited.setdefault((m.source, m.sequence), [])
+
         def answer(what: IngestAck | DovetailError) -> None:
             self.world.send(self.address, source, (m.source, what))
 
         def routed(rows: int, readers: int) -> None:
+            if late := [r for r, taken in waited if r.rows < taken and not r.gone]:
+                self.scenario.blame(f"batch {m.sequence} of {m.source} is answered before {late}")
             answer(IngestAck(m.sequence, rows, readers))
 
         def accept() -> None:
             home = self.worker.streams.home(m.stream)
             batch = from_bytes(m.payload, home.task.schema, "a batch")
-            before = home.rows
+            first = home.rows
             reading = [r for r in home.readers.values() if not r.gone and r.end is None]
-            listening = [self.worker.queries[r.query].task.run for r in reading]
-            self.worker.accept(
-                m.stream, Sent(m.source, m.sequence, batch, routed, answer, m.rows_left)
-            )
-            if home.rows > before:
-                self.scenario.accepted(m.stream, batch, listening)
+            runs = [self.worker.queries[r.query].task.run for r in reading]
+            self.worker.accept(m.stream, Sent(m.source, m.sequence, batch, routed, answer))
+            if home.rows > first:
+                self.scenario.accepted(m.stream, batch, runs)
+                waited.extend((r, r.rows + home.waits_for(r.split)[2]) for r in reading)
+                if self.world.random.random() < self.scenario.replays:
+                    self._replay_later(home, reading, stamped(batch, first))
 
         def guarded() -> None:
             try:
@@ -243,6 +257,20 @@ class SimProcessor:
                 answer(e)
 
         self.event(guarded)
+
+    def _replay_later(self, home: Home, reading: list[Reader], rows: Stamped) -> None:
+        """Have readers get again what they have taken, as a recovery would give it to them."""
+
+        def replay() -> None:
+            for reader in reading:
+                here = home.readers.get(reader.split) is reader and reader.end is None
+                if not here or reader.gone or home.task.leaves or not reader.arc.has_room:
+                    continue
+                if home.waits_for(reader.split)[0] > rows.highest:
+                    reader.rows += rows.rows.num_rows
+                    reader.arc.offer(rows, self.world.now_s)
+
+        self.world.at(self.world.random.random() * 2, self, self.event, replay)
 
     # Life -----------------------------------------------------------------------------------------
 
@@ -265,14 +293,16 @@ class SimProcessor:
         self._snapshot = self.worker.heartbeat()
         leaving = self.worker.leaving
         if leaving is not None or self.ends:
-            heir = leaving.heir if leaving is not None and leaving == self._handed else None
-            self.tell_manager(Leave(self.id, self._incarnation, heir or "", self.ends))
+            successor = (
+                leaving.successor if leaving is not None and leaving == self._handed else None
+            )
+            self.tell_manager(Leave(self.id, self._incarnation, successor or "", self.ends))
         if leaving is not None and leaving != self._handed and self.worker.finds_nothing_more:
             self.world.at(HAND_OVER_S * self.world.random.random(), self, self._hand_over, leaving)
 
     def _hand_over(self, leaving: Leaving) -> None:
-        there = any(p.id == leaving.heir for p in self.scenario.alive())
-        if self.worker.leaving == leaving and (there or leaving.heir is None):
+        there = any(p.id == leaving.successor for p in self.scenario.alive())
+        if self.worker.leaving == leaving and (there or leaving.successor is None):
             self._handed = leaving
             self.beat()
 
@@ -308,5 +338,7 @@ class SimProcessor:
             self.world.tell(self.address, f"CRASHES {why}")
 
     def check(self) -> None:
-        """Invariants of this node."""
-        self.watch.look()
+        """Invariants of this node, unless nothing was done since they were looked at."""
+        if not self._looked:
+            self.watch.look()
+        self._looked = False

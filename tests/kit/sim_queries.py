@@ -36,7 +36,7 @@ QUERIES = (
     f"SELECT x.k AS k, x.n AS a, y.n AS b, x.w + y.w AS c {_NUMBER} WHERE x.pad <> y.t",
     f"SELECT x.n AS a, y.n AS b, z.n AS c {_NUMBER} JOIN s2 z ON x.k = z.k "
     "WHERE x.w < 7 AND x.w + y.w <> z.w AND y.t <> z.pad",
-    f"SELECT x.n AS a, y.n AS b {_TEXT} WHERE y.w > 1",
+    f"SELECT x.t AS t, y.t AS u, x.n AS a, y.n AS b {_TEXT} WHERE y.w > 1",
     f"SELECT x.n AS a, y.n AS b, z.n AS c {_TEXT} JOIN s2 z ON x.t = z.t",
     f"SELECT x.n AS a, y.n AS b, z.n AS c {_TEXT} JOIN s2 z ON x.t = z.t WHERE x.w + y.w <> z.w",
     f"SELECT x.t AS t, x.n AS a, y.n AS b {_TEXT} AND x.k = y.k",
@@ -55,9 +55,12 @@ def planned(number: int, name: str, partitions: int) -> QueryPlan:
     )
 
 
-def rows(random: Random, count: int, first: int, keys: int, width: int) -> pa.Table:
-    """Rows numbered from `first` on, with `keys` keys of each kind, some of them null."""
-    picked = [random.randrange(keys) for _ in range(count)]
+def rows(random: Random, count: int, first: int, *, keys: int, width: int, hot: float) -> pa.Table:
+    """Rows numbered from `first` on, with `keys` keys of each kind, some of them null.
+
+    A part of them, `hot`, has one and the same key.
+    """
+    picked = [1 if random.random() < hot else random.randrange(keys) for _ in range(count)]
     return pa.table(
         [
             [None if random.random() < 0.05 else k for k in picked],

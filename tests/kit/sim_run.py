@@ -23,7 +23,7 @@ from dovetail_processor.query import Query
 from dovetail_processor.worker import Worker
 from dovetail_proto import spill_format
 from dovetail_proto.assignment import DiskSettings
-from dovetail_proto.cluster_memory import smallest_limit
+from dovetail_proto.cluster_memory import cluster_shares, smallest_limit
 from dovetail_proto.ids import StreamName
 from dovetail_proto.messages import Pushed, Stage
 from dovetail_proto.query import QueryPlan
@@ -31,10 +31,11 @@ from kit.sim_disk import SimDisk, SimSink
 from kit.sim_faults import LOAD_S, plan_faults
 from kit.sim_feeds import SimFeed
 from kit.sim_judge import judge
-from kit.sim_manager import ManagerSettings, SimManager, SimStore
+from kit.sim_manager import ManagerSettings, SimManager
 from kit.sim_operator import Operator
 from kit.sim_processor import SimProcessor
 from kit.sim_queries import QUERIES, STREAMS, planned, rows
+from kit.sim_store import SimStore
 from kit.sim_world import Faults, Violation, World, tell_story
 
 HEAL_S_MAX = 200.0
@@ -89,6 +90,8 @@ class Scenario:
         self.names = [f"p{i}" for i in range(random.choice((2, 2, 3, 3, 4)))]
         self.queries = [self._query(n) for n in range(random.choice((1, 1, 1, 2, 2, 3)))]
         self.memory = self._memory()
+        for query in self.queries:
+            query.expected_bytes = random.choice((None, self._about_full(query), 4 << 20))
         self.settings = ManagerSettings(
             move_interval_s=random.choice((1.0, 3.0)),
             step_timeout_s=random.choice((1.5, 3.0)),
@@ -100,6 +103,8 @@ class Scenario:
         )
         self.repeats = random.choice((0.0, 0.0, 0.1))
         """How often a source sends again what was answered."""
+        self.replays = random.choice((0.0, 0.0, 0.2))
+        """How often a split gets again what it has taken."""
         self.store = SimStore()
         self.processors: list[SimProcessor] = []  # every process that was ever started
         self.managers: list[SimManager] = []
@@ -107,8 +112,7 @@ class Scenario:
         self.sinks: dict[str, list[SimSink]] = {}  # by run
         self.taken: dict[tuple[str, str], list[pa.RecordBatch]] = {}  # by run and stream
         self._taken_once: set[tuple[str, str, int]] = set()  # run, stream, first row's number
-        self.forced_bytes: Counter[str] = Counter()  # by run: pushed by order
-        self._orders: set[tuple[str, int, int]] = set()
+        self._orders: dict[tuple[str, int, int], int] = {}  # bytes by run, epoch and order
         self._marks: dict[str, NDArray[np.int64]] = {}
         self.crash_plan: tuple[str, str, int, bool] | None = None  # who, step, n-th, before?
         self._steps_seen: Counter[tuple[str, str]] = Counter()
@@ -121,7 +125,7 @@ class Scenario:
         number, name = random.randrange(len(QUERIES)), f"q{n}"
         plan = planned(number, name, random.choice((4, 8, 12)))
         policy = random.choice(
-            ("lazy-disk", "lazy-disk", "active-disk", "active-disk", "disk", "distributed", "none")
+            ("lazy-disk", "lazy-disk", *["active-disk"] * 4, "disk", "distributed", "none")
         )
         weights = [random.choice((1.0, 1.0, 4.0)) for _ in self.names]
         return Submission(
@@ -139,7 +143,7 @@ class Scenario:
                 inactive_after_s=random.choice((2.0, 60.0)),
                 productivity_half_life_s=random.choice((0.0, 0.0, 2.0)),
             ),
-            random.choice((None, 1 << 20, 4 << 20)),
+            None,
             weights if random.random() < 0.5 else None,
         )
 
@@ -158,6 +162,20 @@ class Scenario:
         unequal = random.random() < 0.5
         more = lambda: random.choice((1.0, 1.0, 1.3, 2.0)) if unequal else 1.0  # noqa: E731
         return {name: int(least * more()) for name in [*self.names, f"p{len(self.names)}"]}
+
+    def _about_full(self, query: Submission) -> int:
+        """A little more state than all processors have room for below θ_m."""
+        room = sum(
+            cluster_shares(
+                self.memory[name] // len(self.queries),
+                inputs=len(query.plan.inputs),
+                partitions=query.plan.partitions,
+                hosted=1,
+                peers=len(self.names),
+            ).shares.state
+            for name in self.names
+        )
+        return int(query.disk.spill_above_ratio * room) + self.world.random.randrange(200_000)
 
     # What nodes ask and tell ----------------------------------------------------------------------
 
@@ -194,9 +212,12 @@ class Scenario:
     def forced(self, run: str, message: Pushed) -> None:
         """An ordered push was done; once for each order."""
         order = (run, int(message.epoch), message.order)
-        if order not in self._orders:
-            self._orders.add(order)
-            self.forced_bytes[run] += message.size_bytes
+        if self._orders.setdefault(order, message.size_bytes) != message.size_bytes:
+            self.blame(f"order {message.order} is done again: {message.size_bytes} bytes")
+
+    def forced_bytes(self, run: str = "") -> int:
+        """Pushed by order, of a run or of all."""
+        return sum(size for (of, _, _), size in self._orders.items() if run in ("", of))
 
     def blame(self, what: str) -> None:
         """A violation, found in the middle of the product's work: raised when that is over."""
@@ -246,12 +267,13 @@ class Scenario:
             self.world.at(random.random() * 0.3, None, self.start_processor, name)
         Operator(self.world, self)
         width = random.choice((1000, 4000, 6000, 6000))
-        keys = random.choice((25, 60))
+        keys, hot = random.choice((25, 60)), random.choice((0.0, 0.0, 0.07))
         gap_s = random.choice((0.05, 0.1))
         for stream in STREAMS:
             first = 0
             for n in range(random.choice((1, 2))):
-                table = rows(random, random.randint(50, 120), first, keys, width)
+                count_of = random.randint(50, 120)
+                table = rows(random, count_of, first, keys=keys, width=width, hot=hot)
                 first += table.num_rows
                 feed = SimFeed(
                     self.world,
@@ -278,7 +300,9 @@ class Scenario:
     def start_manager(self) -> None:
         """Have a new manager lead."""
         address = f"m{next(self._managers)}"
-        self.managers.append(SimManager(self.world, self.store, address, self.settings))
+        manager = SimManager(self.world, self.store, address, self.settings)
+        manager.forced_bytes = self.forced_bytes
+        self.managers.append(manager)
 
     def ensure_manager(self) -> None:
         """Start a manager if none is running."""

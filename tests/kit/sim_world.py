@@ -51,6 +51,7 @@ class Faults:
     cuts: list[tuple[float, float, str, str]] = field(default_factory=list)  # one-way: from, until
     store_loss: float = 0.0  # share of store calls whose request or answer is lost
     store_outages: list[tuple[float, float]] = field(default_factory=list)  # from, until
+    step_s: float = 0.0004  # a step of a worker takes up to twice this
     job_s: float = 0.02  # what takes long takes up to twice this
     full_disks: list[tuple[float, float, str]] = field(default_factory=list)  # from, until, whose
     bad_disks: list[tuple[float, float, str]] = field(default_factory=list)  # writes fail for good

@@ -5,40 +5,35 @@ The workers and the manager are the product's; time, net, disk and threads are v
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
 from kit.sim_main import run_range
 from kit.sim_run import run_seed
 
 SEEDS = 500
-BATCH = 10
+BATCH = 20
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
 def test_every_result_comes_once_whatever_the_seed_breaks(first: int) -> None:
-    """Random clusters, queries, operators, faults and healings; a failure prints its story."""
-    passed, _, failures = run_range(range(first, first + BATCH))
+    """Twenty random clusters, faults and healings each; a failure prints its story."""
+    _, _, failures = run_range(range(first, first + BATCH))
     assert not failures, "\n\n".join(failures.values())
-    assert passed == BATCH
 
 
 def test_a_seed_is_a_run() -> None:
     """The same seed gives the same events, moves and results."""
-    assert run_seed(7) == run_seed(7)
+    for seed in (7, 19):
+        assert run_seed(seed) == run_seed(seed)
 
 
 def test_the_seeds_reach_what_they_are_for() -> None:
-    """Moves that complete and roll back, pushes, forced ones too, ends of all kinds."""
-    kinds: set[str] = set()
-    happened: Counter[str] = Counter()
-    for seed in range(60):
-        verdict = run_seed(seed)
-        kinds |= verdict.kinds
-        happened.update(verdict.moves)
-        happened.update(verdict.ends)
-        happened.update(pushes=verdict.pushes, forced=verdict.forced, owed=verdict.owed)
-    for what in ("completed", "rolled back", "closed", "failed", "pushes", "forced", "owed"):
-        assert happened[what], f"{what}: {happened}"
-    assert len(kinds) > 12, kinds
+    """Moves of every outcome, pushes, forced pushes, what is owed, failed queries, every fault."""
+    _, happened, failures = run_range(range(1000, 1060))
+    assert not failures
+    for what in ("completed", "rolled back", "partly", "failed"):
+        assert happened[f"moves {what}"]
+    assert happened["pushes"] > 100
+    assert happened["bytes forced"]
+    assert happened["results owed"] > 1000
+    assert happened["queries closed"] > 2 * happened["queries failed"] > 0
