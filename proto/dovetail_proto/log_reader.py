@@ -182,7 +182,7 @@ class LogReader:
         self._start(self._read, log, call, self._over)
 
     def _read(self, log: LogStatus, call: Any, over: bool) -> DovetailError | None:
-        """Hand over what a log has; the error that ended it. `over`: the query was when it began."""
+        """Hand over what a log has; the error that ended it. `over`: so was the query before."""
         failure: DovetailError | None = None
         name = log.name
         try:
@@ -232,19 +232,18 @@ class LogReader:
         A log that could not be read to its end is looked for as long as the query is not over, and
         then once more at each place where it is said to be.
         """
-        found = True
         while True:
             with self._changed:
                 self._changed.wait_for(
-                    lambda: self._stopped or (found and self._over and not self._calls), LOOK_S
+                    lambda: self._stopped or (self._over and not self._calls), LOOK_S
                 )
                 if self._stopped:
                     return None
             try:
                 logs, over = look()
-                found = True
             except Unreachable:
-                found = False  # the manager: it will be back
+                with self._changed:  # the manager: it will be back
+                    self._changed.wait_for(lambda: self._stopped, LOOK_S)
                 continue
             except DovetailError as e:
                 return e
