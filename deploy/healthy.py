@@ -28,9 +28,10 @@ def main() -> int:
     if answer is None:
         return 0
     name = socket.gethostname()
-    states = {p["name"]: p["state"] for p in json.loads(answer)["processors"]}
-    print(f"{name} is {states.get(name, 'not known to the manager')}")
-    return 0 if states.get(name) in ("alive", "leaving") else 1
+    members = json.loads(answer)["processors"]
+    states = [p["state"] for p in members if p["name"].partition(".")[0] == name]  # of its workers
+    print(f"{name} is {', '.join(states) or 'not known to the manager'}")
+    return 0 if states and all(s in ("alive", "leaving") for s in states) else 1
 
 
 def _get(url: str, *, token: bool = False) -> bytes | None:

@@ -105,21 +105,25 @@ def local(
     processors: int = 2,
     *,
     memory: int | str = "256MB",
+    threads: int | None = None,
     data_dir: str | Path | None = None,
     policy: str | None = None,
 ) -> Cluster:
     """A cluster of processes on this machine, from now until it is closed.
 
-    `memory` is the limit of each processor. Everything is kept below `data_dir`; without one, in a
+    `memory` is the limit of each processor, shared by its `threads`; without a number, the cores
+    are dealt among the processors. Everything is kept below `data_dir`; without one, in a
     temporary folder that goes with the cluster. `policy` is for queries that name none: `disk`
     with one processor, `lazy-disk` with more. For more choices see `LocalCluster`.
     """
     from dovetail.local_cluster import LocalCluster
+    from dovetail_proto.cluster_memory import threads_by_default
 
     size = memory if isinstance(memory, int) else parse_bytes(memory, what="memory")
     made = LocalCluster(
         processors,
         memory_bytes=size,
+        threads=threads or threads_by_default(size, processors),
         data_dir=None if data_dir is None else Path(data_dir),
         policy=policy,
     )

@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dovetail.cleaning import CleanupMeans, On, clean_up, cleanup_command
@@ -29,8 +30,8 @@ from dovetail_pipeline.cleanup.stores import RunCleanup
 from dovetail_pipeline.spark.session import why_unavailable
 from dovetail_proto.assignment import DiskSettings
 from dovetail_proto.errors import DovetailError, Interrupted
-from dovetail_proto.memory import shares
-from dovetail_proto.messages import Heartbeat
+from dovetail_proto.memory import divided
+from dovetail_proto.messages import QueryLoad
 from dovetail_proto.query import QueryPlan
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def run_query(
         request.spill_dir,
         prepared.plan,
         may_push=request.adapts_by not in ("none", "distributed"),
-        processors=request.processors,
+        workers=prepared.workers,
     )
     with PeakMemory() as memory:
         try:
@@ -144,20 +145,19 @@ def _run_here(
     watcher: Watcher,
     stop: Callable[[], bool],
 ) -> RunReport:
-    from dovetail_processor.shell.local import LocalRun, run_local
+    from dovetail_processor.shell.local import LocalRun, WorkerPlaces, run_local
 
-    plan = prepared.plan
+    plan, workers = prepared.plan, prepared.workers
     began = time.monotonic()
     expected = [source.rows_total for source in prepared.sources]
 
-    def look(beat: Heartbeat) -> None:
-        (load,) = beat.loads
+    def look(load: QueryLoad, used_bytes: int) -> None:
         watcher.running(
             RunProgress(
                 list(load.rows_in),
                 expected,
                 load.results,
-                beat.used_bytes,
+                used_bytes,
                 load.pushes,
                 load.spilled_bytes,
                 load.cause,
@@ -168,8 +168,10 @@ def _run_here(
         LocalRun(
             plan,
             {i.stream: s for i, s in zip(plan.inputs, prepared.sources, strict=True)},
-            _open_sink(request, plan, places),
-            places.store,
+            {
+                worker: WorkerPlaces(_open_sink(request, prepared, places, n), store)
+                for n, (worker, store) in enumerate(zip_longest(workers, places.worker_stores))
+            },
             request.memory_bytes,
             DiskSettings(
                 allowed=request.adapts_by != "none",
@@ -193,15 +195,20 @@ def _run_here(
     )
 
 
-def _open_sink(request: RunRequest, plan: QueryPlan, places: Places) -> Sink:
+def _open_sink(request: RunRequest, prepared: Prepared, places: Places, worker: int) -> Sink:
     from dovetail_processor.sinks import CountingSink, ParquetSink
 
+    plan, workers = prepared.plan, prepared.workers
     if places.run_results is None:
         return CountingSink(plan.output_schema)
     # The row group that the sink fills is a part of the memory for output.
-    bounds = shares(request.memory_bytes, inputs=len(plan.inputs), partitions=plan.partitions)
+    bounds = divided(request.memory_bytes // len(workers), len(plan.inputs))
+    number = "" if len(workers) == 1 else f"-{worker}"
     return ParquetSink(
-        places.run_results, plan.output_schema, prefix=request.name, row_group_bytes=bounds.output
+        places.run_results,
+        plan.output_schema,
+        prefix=f"{request.name}{number}",
+        row_group_bytes=bounds.output,
     )
 
 

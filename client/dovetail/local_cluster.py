@@ -27,13 +27,14 @@ from typing import TYPE_CHECKING, Literal, Self
 from dovetail.admin_calls import AdminCalls
 from dovetail.processes import ServiceProcess, wait_for
 from dovetail.services import manager_spec, processor_spec
-from dovetail.upkeep import MANAGER, START_TIMEOUT_S
+from dovetail.upkeep import MANAGER, START_TIMEOUT_S, joined
 from dovetail_manager.adaptation.snapshot import AdaptationSettings
 from dovetail_manager.cleanups import MASTERS_DEFAULT
 from dovetail_manager.moves.steps import MoveSettings
 from dovetail_manager.server import ManagerServer, ManagerSettings, check_free
-from dovetail_processor.shell.server import ProcessorSettings
+from dovetail_processor.shell.processor_settings import ProcessorSettings
 from dovetail_proto.errors import ConfigError
+from dovetail_proto.ids import ProcessorId, worker_names
 from dovetail_proto.roots import ANYWHERE
 from dovetail_proto.transport import Security, Unreachable
 
@@ -51,6 +52,7 @@ class LocalCluster:
         processors: int = 2,
         *,
         memory_bytes: int = 256_000_000,
+        threads: int = 1,
         data_dir: Path | None = None,
         policy: str | None = None,
         adaptation: AdaptationSettings | None = None,
@@ -71,6 +73,7 @@ class LocalCluster:
     ) -> None:
         """Nothing is started yet.
 
+        threads: of each processor; they share its memory, and with several each is a member.
         data_dir: None is a temporary folder that goes in the end.
         policy: of queries that name none; None is disk for one processor, lazy-disk for more.
         sample_s: between two looks of the manager at the load.
@@ -93,6 +96,7 @@ class LocalCluster:
         self._temporary = data_dir is None
         self.data_dir = Path(data_dir or tempfile.mkdtemp(prefix="dovetail-")).absolute()
         self._memory_bytes = memory_bytes
+        self._threads = threads
         self._heartbeat_s = heartbeat_s
         spill = spill or str(self.data_dir / "spill")
         self._roots = (*roots, spill, str(self.data_dir))
@@ -201,20 +205,17 @@ class LocalCluster:
 
     def wait_until_joined(self, names: Iterable[str]) -> None:
         """Until the processors have joined, as they were last started."""
-        wanted = set(names)
+        wanted = list(names)
         watched = [self.processes[n] for n in (MANAGER, *wanted) if n in self.processes]
+        workers = [w for n in wanted for w in worker_names(ProcessorId(n), self._threads)]
+        admin = self._admin
+        assert admin is not None
         wait_for(
-            lambda: wanted <= self._joined(), watched, START_TIMEOUT_S, "all processors joined"
+            lambda: joined(admin, workers, self._began_ns),
+            watched,
+            START_TIMEOUT_S,
+            "all processors joined",
         )
-
-    def _joined(self) -> set[str]:
-        assert self._admin is not None
-        try:
-            members = self._admin.get_cluster().processors
-        except Unreachable:
-            return set()
-        # The store may know them from a former time.
-        return {m.name for m in members if m.state == "alive" and m.incarnation >= self._began_ns}
 
     def _start_manager(self) -> None:
         if self._in_thread:
@@ -254,6 +255,7 @@ class LocalCluster:
             security=self.security,
             heartbeat_s=self._heartbeat_s,
             roots=self._roots,
+            threads=self._threads,
         )
         self.processes[name] = self._process(name, processor_spec(settings))
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
+import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from dovetail_pipeline.cleanup.stores import CLEANUP_PHASE, find_cleanups
 from dovetail_processor.sinks import prepare_output
 from dovetail_proto.errors import SpillError
 from dovetail_proto.query import QueryPlan
-from dovetail_proto.spill_format import SpillStore, open_storage, require_empty
+from dovetail_proto.spill_format import SpillStore, open_storage, place_below, require_empty
 
 RUN_PHASE = "phase=run"
 
@@ -33,7 +35,7 @@ class Places:
     """
 
     output: Path | None  # None: results are only counted
-    store: SpillStore | None = None  # None: nothing can be pushed, or every processor has its own
+    worker_stores: tuple[SpillStore, ...] = ()  # of this process's workers, if they may push
     spill_dir: str | None = None  # where the store is, or the folder of the processors' stores
     temporary_store: bool = False
     claimed: list[Path] = field(default_factory=list)
@@ -47,11 +49,12 @@ class Places:
         plan: QueryPlan,
         *,
         may_push: bool,
-        processors: int = 1,
+        workers: Sequence[str],
     ) -> Places:
         """Make the folders; OutputError or SpillError if one is taken or cannot be made.
 
-        Several processors make their stores themselves, in folders of their own.
+        Workers of this process get a store each; without any, processors make theirs themselves,
+        in folders of their own.
         """
         places = cls(output)
         try:
@@ -60,7 +63,7 @@ class Places:
                 prepare_output(output)
                 places.claimed.append(output)
             if may_push:
-                places._create_store(spill_dir, plan if processors == 1 else None)
+                places._create_stores(spill_dir, plan, workers)
         except BaseException:
             places.give_back()
             raise
@@ -80,10 +83,10 @@ class Places:
         """Remove the spill store if nobody asked for it to be kept."""
         if self.temporary_store and self.spill_dir is not None:
             shutil.rmtree(self.spill_dir, ignore_errors=True)
-            self.store = self.spill_dir = None
+            self.worker_stores, self.spill_dir = (), None
 
     def stores(self) -> tuple[SpillStore, ...]:
-        """The run's stores that hold anything, one per processor."""
+        """The run's stores, one per worker or processor."""
         if self.spill_dir is None:
             return ()
         (run,) = find_cleanups([self.spill_dir], output="none")
@@ -100,19 +103,26 @@ class Places:
         for folder in reversed(self.made):
             with contextlib.suppress(OSError):  # not made after all, or in use by somebody else
                 folder.rmdir()
-        self.store = self.spill_dir = None
+        self.worker_stores, self.spill_dir = (), None
 
-    def _create_store(self, spill_dir: str | None, plan: QueryPlan | None) -> None:
+    def _create_stores(
+        self, spill_dir: str | None, plan: QueryPlan, workers: Sequence[str]
+    ) -> None:
         self.temporary_store = spill_dir is None
         if spill_dir is None:
             spill_dir = _temporary_folder(self.output)
             self.made.append(Path(spill_dir))
         elif "://" not in spill_dir:
             self.made += _missing(Path(spill_dir))
-        if plan is None:
-            require_empty(open_storage(spill_dir))
+        if len(workers) == 1:
+            self.worker_stores = (SpillStore.create(spill_dir, plan),)
         else:
-            self.store = SpillStore.create(spill_dir, plan)
+            require_empty(open_storage(spill_dir))
+            run = uuid.uuid4().hex
+            self.worker_stores = tuple(
+                SpillStore.create(place_below(spill_dir, worker), plan, run=run)
+                for worker in workers
+            )
         self.spill_dir = spill_dir
         if "://" not in spill_dir:
             self.claimed.append(Path(spill_dir))

@@ -13,12 +13,15 @@ from typing import Literal
 
 from dovetail_manager.planner import plan_query
 from dovetail_processor.sources import FileSource, open_source
+from dovetail_proto.cluster_memory import check_workers, threads_by_default
 from dovetail_proto.errors import ConfigError
-from dovetail_proto.ids import check_name
+from dovetail_proto.ids import ProcessorId, check_name, worker_names
 from dovetail_proto.query import PARTITIONS_DEFAULT, QueryPlan
 
 MEMORY_BYTES_DEFAULT = 1 << 30
 """Fits beside other programs on any machine of today, and most joins need no disk within it."""
+
+HERE = ProcessorId("local")
 
 PUSH_FRACTION_DEFAULT = 0.3
 """S4 4.4: balances the number of pushes and the results found during the run."""
@@ -34,6 +37,7 @@ class RunRequest:
     name: str = "query"
     memory_bytes: int = MEMORY_BYTES_DEFAULT  # state, queues and output together
     processors: int = 1  # more than one: processes of a local cluster, `memory_bytes` each
+    threads: int | None = None  # workers of this process; None: one per core, if memory suffices
     policy: str | None = None  # None: disk for one processor, lazy-disk for more
     victims: str = "least-productive"
     push_fraction: float = PUSH_FRACTION_DEFAULT
@@ -54,6 +58,7 @@ class Prepared:
 
     plan: QueryPlan
     sources: tuple[FileSource, ...]
+    workers: tuple[ProcessorId, ...]  # of this process; empty: processors run it
 
 
 def prepare(request: RunRequest) -> Prepared:
@@ -73,4 +78,14 @@ def prepare(request: RunRequest) -> Prepared:
         name=request.name,
         partitions=request.partitions,
     )
-    return Prepared(plan, tuple(opened[i.stream] for i in plan.inputs))
+    workers = [] if request.processors > 1 else worker_names(HERE, _threads(request, plan))
+    return Prepared(plan, tuple(opened[i.stream] for i in plan.inputs), tuple(workers))
+
+
+def _threads(request: RunRequest, plan: QueryPlan) -> int:
+    """As many as were asked for, or as the process may use and has memory for."""
+    memory_bytes, inputs = request.memory_bytes, len(plan.inputs)
+    if request.threads is not None:
+        check_workers(memory_bytes, request.threads, inputs=inputs, partitions=plan.partitions)
+        return request.threads
+    return threads_by_default(memory_bytes)

@@ -18,6 +18,7 @@ import select
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -27,7 +28,8 @@ from dovetail_proto.transport import Security
 
 if TYPE_CHECKING:
     from dovetail_manager.server import ManagerSettings
-    from dovetail_processor.shell.server import ProcessorSettings
+    from dovetail_processor.shell.processor_settings import ProcessorSettings
+    from dovetail_processor.shell.server import ProcessorServer
 
 TOKEN_VARIABLES = ("DOVETAIL_TOKEN", "DOVETAIL_READ_TOKEN")
 """Specs are files; secrets go by the environment."""
@@ -37,6 +39,9 @@ END_NOW = signal.SIGQUIT
 
 END_GRACE_S = 10.0
 """What a process gets to end by itself once its parent is gone."""
+
+LOOK_UP_S = 0.5
+"""How soon a process sees that its workers are over."""
 
 PARENT_CHECK_S = 1.0
 """How often: a port is free again a second after the parent has gone."""
@@ -59,22 +64,42 @@ def run_manager(settings: ManagerSettings) -> None:
 
 
 def run_processor(settings: ProcessorSettings) -> None:
-    """A processor in this process until it has left; signals have it leave, or end at once."""
+    """A processor in this process until it has left; signals have it leave, or end at once.
+
+    Its workers leave together. One that cannot go on ends the process: raises why.
+    """
     import structlog
 
     from dovetail_processor.shell.server import ProcessorServer
 
-    server = ProcessorServer(settings)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: server.leave())
-    signal.signal(END_NOW, lambda *_: server.over())
-    server.start()
+    workers = {w.name: w for w in map(ProcessorServer, settings.of_workers())}
+    for worker in workers.values():
+        worker.neighbours = {n: w for n, w in workers.items() if w is not worker}
+    _on_signals(list(workers.values()))
     log = structlog.get_logger("processor")
-    log.info("listens", processor=settings.name, address=server.address)
     try:
-        server.wait()
+        for name, worker in workers.items():
+            worker.start()
+            log.info("listens", processor=name, address=worker.address)
+        while sum(w.wait(LOOK_UP_S / len(workers)) for w in workers.values()) < len(workers):
+            pass
     finally:
-        server.stop()
+        for worker in workers.values():
+            worker.stop()
+
+
+def _on_signals(workers: Sequence[ProcessorServer]) -> None:
+    def leave(*_: object) -> None:
+        for worker in workers:
+            worker.leave()
+
+    def end(*_: object) -> None:
+        for worker in workers:
+            worker.over()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, leave)
+    signal.signal(END_NOW, end)
 
 
 def end_process(code: int = 0) -> NoReturn:
@@ -179,7 +204,7 @@ def _manager_settings(spec: dict[str, Any]) -> ManagerSettings:
 
 
 def _processor_settings(spec: dict[str, Any]) -> ProcessorSettings:
-    from dovetail_processor.shell.server import ProcessorSettings
+    from dovetail_processor.shell.processor_settings import ProcessorSettings
 
     return ProcessorSettings(
         **{

@@ -118,6 +118,12 @@ class Settings(BaseSettings):
         description="where clean-ups may run, with blanks between; the first is their default",
     )
     memory: Size = Field(256_000_000, description="limit of each processor")
+    threads: int | None = Field(
+        None,
+        ge=1,
+        le=256,
+        description="of each processor, sharing its memory; as many as it has cores, if not",
+    )
     processors: int = Field(1, ge=1, le=1000, description="how many `up` starts")
     policy: Literal["none", "disk", "distributed", "lazy-disk", "active-disk"] | None = Field(
         None, description="how queries adapt; disk with one processor, lazy-disk with more"

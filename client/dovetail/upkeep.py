@@ -19,6 +19,7 @@ from dovetail.admin_calls import AdminCalls
 from dovetail.connecting import ClusterFile, Started, read_cluster_file
 from dovetail.processes import ServiceProcess, same_process, started_at, wait_for
 from dovetail_proto.errors import ConfigError
+from dovetail_proto.ids import ProcessorId, worker_names
 from dovetail_proto.transport import Unreachable
 
 if TYPE_CHECKING:
@@ -82,8 +83,14 @@ class LeftCluster:
             for name in wanted:
                 made[name] = self._process(name, specs[name])
             with self.admin() as admin:
+                workers = [
+                    w
+                    for name, spec in specs.items()
+                    if name != MANAGER
+                    for w in worker_names(ProcessorId(name), spec["threads"])
+                ]
                 wait_for(
-                    lambda: _ready(admin, wanted, began_ns),
+                    lambda: joined(admin, workers, began_ns),
                     made.values(),
                     START_TIMEOUT_S,
                     f"{' and '.join(wanted)} answered",
@@ -143,14 +150,15 @@ def known_cluster(settings: Settings) -> LeftCluster:
     return left
 
 
-def _ready(admin: AdminCalls, names: list[str], began_ns: int) -> bool:
-    """Whether the manager answers and these processors have joined since."""
+def joined(admin: AdminCalls, workers: Iterable[str], began_ns: int) -> bool:
+    """Whether the manager answers and these workers have joined since."""
     try:
         members = admin.get_cluster().processors
     except Unreachable:
         return False
-    joined = {m.name for m in members if m.state == "alive" and m.incarnation >= began_ns}
-    return set(names) - {MANAGER} <= joined
+    # The store may know them from a former time.
+    there = {m.name for m in members if m.state == "alive" and m.incarnation >= began_ns}
+    return set(workers) <= there
 
 
 def _check_manager_may_listen(spec: dict[str, Any]) -> None:

@@ -102,23 +102,9 @@ def heartbeat(state: State, m: Heartbeat) -> None:
 
 
 def leave(state: State, m: Leave) -> None:
-    """A processor wants to leave; Refusal if it cannot be spared, unless it ends in any case."""
-    for query in state.queries.values() if not m.ends else ():
-        if query.record.end:
-            continue
-        if state.membership.staying() == [m.processor]:
-            raise wrong_state(
-                Domain.MEMBER,
-                f"processor {m.processor!r} runs query {query.name!r}, and nobody else is "
-                "there to go on with it",
-                "start another processor, or close the query first",
-            )
-        if pinned := query.pinned_at(m.processor):
-            raise wrong_state(
-                Domain.MEMBER,
-                f"group {pinned[0]} of query {query.name!r} is pinned to {m.processor!r}",
-                "unpin it first",
-            )
+    """A worker wants to leave; Refusal if it cannot be spared, unless it ends in any case."""
+    if not m.ends:
+        _check_spared(state, [m.processor])
     for member in state.membership.leave(m, state.now_s):
         _write(state, member)
     if m.ends:
@@ -126,13 +112,41 @@ def leave(state: State, m: Leave) -> None:
 
 
 def ask_to_leave(state: State, processor: ProcessorId) -> None:
-    """An operator wants a processor's groups and streams moved away, and it let go."""
-    member = state.membership.members.get(processor)
-    if member is None:
+    """An operator wants a processor's groups and streams moved away, and it let go.
+
+    All of its workers leave, or none.
+    """
+    members = state.membership.workers_of(processor)
+    if not members:
         raise unknown(Domain.MEMBER, f"processor {processor!r} is unknown")
-    if member.state is MemberState.ALIVE:
-        streams.check_leave(state, processor)
-    leave(state, Leave(processor, member.incarnation))
+    for member in members:
+        if member.state is MemberState.ALIVE:
+            streams.check_leave(state, member.processor)
+    _check_spared(state, [m.processor for m in members])
+    for member in members:
+        leave(state, Leave(member.processor, member.incarnation))
+
+
+def _check_spared(state: State, leavers: Sequence[ProcessorId]) -> None:
+    """Refusal if a query would have nobody, or a group is pinned to one of them."""
+    named = ", ".join(map(repr, leavers))
+    for query in state.queries.values():
+        if query.record.end:
+            continue
+        if not set(state.membership.staying()) - set(leavers):
+            raise wrong_state(
+                Domain.MEMBER,
+                f"processor {named} runs query {query.name!r}, and nobody else is there to go on "
+                "with it",
+                "start another processor, or close the query first",
+            )
+        for leaver in leavers:
+            if pinned := query.pinned_at(leaver):
+                raise wrong_state(
+                    Domain.MEMBER,
+                    f"group {pinned[0]} of query {query.name!r} is pinned to {leaver!r}",
+                    "unpin it first",
+                )
 
 
 # What becomes of them -----------------------------------------------------------------------------

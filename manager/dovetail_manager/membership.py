@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Any
 
 from dovetail_proto.errors import ConfigError, Domain, Refusal
-from dovetail_proto.ids import NAME, ProcessorId
+from dovetail_proto.ids import OWNER, ProcessorId, process_of
 from dovetail_proto.messages import Heartbeat, Join, Leave
 
 
@@ -90,13 +90,20 @@ class Membership:
             member.heard_s = now_s
             self.members[member.processor] = member
 
+    def workers_of(self, processor: ProcessorId) -> list[Member]:
+        """The member of this name; else the workers of the processor, those that are in first."""
+        if processor in self.members:
+            return [self.members[processor]]
+        found = [m for p, m in sorted(self.members.items()) if process_of(p) == processor]
+        return [m for m in found if m.state in IN] or found
+
     def join(self, m: Join, now_s: float) -> list[Member]:
         """Take a processor in. A newer incarnation proves the former one dead.
 
         Returns the dead former incarnation, if it was in, and the new member; nothing if this
         incarnation is in already.
         """
-        if not NAME.fullmatch(m.processor):
+        if not OWNER.fullmatch(m.processor):
             raise Refusal(Domain.MESSAGE, f"processor name {m.processor!r} is not allowed")
         if m.version != self.version:
             raise Refusal(

@@ -188,8 +188,11 @@ class QueryRecord:
 
     def log_of(self, writer: ProcessorId) -> LogName:
         """The log that a processor writes, or would write now."""
-        before = sum(k.writer == writer for k in self.kept)
-        return LogName(f"{writer}.{before + 1}" if before else writer)
+        number = 1 + sum(k.writer == writer for k in self.kept)
+        others = {k.name for k in self.kept if k.writer != writer}  # p1.2 may be of p1 or p1.2
+        while (name := LogName(f"{writer}.{number}" if number > 1 else writer)) in others:
+            number += 1
+        return name
 
     def writes(self, report: Report) -> bool:
         """Whether what a report tells of is in the log that its processor writes now."""

@@ -7,11 +7,12 @@ makes sense now (does that query exist?) is the manager's business.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
 from dovetail_proto import cleanups
+from dovetail_proto.ids import ProcessorId, process_of
 from dovetail_proto.query import PARTITIONS_DEFAULT
 from dovetail_proto.wire.fields import (
     Checksum,
@@ -20,6 +21,7 @@ from dovetail_proto.wire.fields import (
     Log,
     Move,
     Name,
+    Owner,
     PartitionCount,
     Positive,
     Run,
@@ -72,7 +74,7 @@ class DropQuery:
 class ProcessorRef:
     """A processor by its name."""
 
-    name: Name
+    name: Owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class MoveGroups:
 
     query: Name
     groups: Groups
-    to: Name
+    to: Owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ class StreamStatus:
     rows: int
     ended: Annotated[bool, "nothing more may be sent, or its file is read"]
     drained: Annotated[bool, "ended, and all its rows are on their way to the queries"]
-    home: Annotated[Name, "the processor that takes its rows"]
+    home: Annotated[Owner, "the processor that takes its rows"]
     address: Annotated[str, "of the home's data plane; empty while the home is away"]
     path: Annotated[str, "the file or folder that is read; empty: programs send"]
     created_s: Annotated[float, "since 1970, as all times here"]
@@ -169,7 +171,7 @@ class InputStatus:
 class InstanceStatus:
     """The part of a query on one processor, as it last reported it."""
 
-    processor: Name
+    processor: Owner
     stage: Annotated[
         str, "running, closed or failed; dead, left or (before a restart) gone, if it was running"
     ]
@@ -190,7 +192,7 @@ class LogStatus:
     """A log of results; offsets in it hold, whoever keeps it."""
 
     name: Log
-    processor: Annotated[Name, "that writes it, or keeps it since the writer left"]
+    processor: Annotated[Owner, "that writes it, or keeps it since the writer left"]
     address: Annotated[str, "where it can be read; empty: the processor is away"]
     run: Annotated[Run, "tells it from a log of another query that had the same name"]
     rows: Annotated[int, "that are in it, once the query is closed; 0 until then"]
@@ -244,7 +246,7 @@ class Queries:
 class ProcessorStatus:
     """A member of the cluster, or one that has been; `cause` says why it is dead."""
 
-    name: Name
+    name: Owner
     state: Annotated[str, "alive, leaving, left or dead"]
     cause: str
     address: Annotated[str, "of its data plane"]
@@ -277,7 +279,7 @@ class PartitionStatus:
     """Who owns a group, and since which version of the map."""
 
     group: Group
-    owner: Name
+    owner: Owner
     since_version: int
     pinned: bool
 
@@ -295,8 +297,8 @@ class MoveStatus:
     """A move, under way or ended."""
 
     id: Move
-    sender: Name
-    receiver: Name
+    sender: Owner
+    receiver: Owner
     phase: str
     outcome: str
     reason: str
@@ -388,3 +390,9 @@ EVENT_KINDS = (
     "move-ended",
     "adaptation-decided",
 )
+
+
+def processor_state(processors: Iterable[ProcessorStatus], name: str) -> str:
+    """Of a processor whose workers leave together: leaving until all have left; empty: unknown."""
+    states = {p.state for p in processors if name in (p.name, process_of(ProcessorId(p.name)))}
+    return next((s for s in ("leaving", "alive", "dead", "left") if s in states), "")

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from dovetail_proto.cores import usable_cores
 from dovetail_proto.errors import MemoryLimitError
 from dovetail_proto.memory import Shares, divided, state_needed
 
@@ -35,6 +36,9 @@ memory for state is free."""
 QUEUE_PARTS = (8, 4, 2, 1)
 """Of what is left a newcomer's queues are made for an eighth, or the next that is enough: dozens of
 small queries fit beside a large one."""
+
+WORKER_BYTES_MIN = 64 << 20
+"""A thread that has less spends its time on small batches: by default there are fewer threads."""
 
 STEP_BYTES = 64 << 10
 """To this the smallest limit is found."""
@@ -69,6 +73,33 @@ def cluster_shares(
     found = _split(divided(limit_bytes, inputs), hosted, peers)
     minimum = min(found.state, state_needed(inputs, partitions))
     return ClusterShares(found, WINDOW_BATCHES * found.batch, minimum)
+
+
+def threads_by_default(memory_bytes: int, processes: int = 1) -> int:
+    """One per core that each of so many processes has to itself, fewer if memory is small."""
+    return max(1, min(usable_cores() // processes, memory_bytes // WORKER_BYTES_MIN))
+
+
+def check_workers(memory_bytes: int, workers: int, *, inputs: int, partitions: int) -> None:
+    """MemoryLimitError if so many workers of a process cannot share so much memory for a query."""
+
+    def needed(count: int) -> int:
+        hosted = -(-inputs // count)
+        return count * smallest_limit(
+            inputs=inputs, partitions=partitions, hosted=hosted, peers=count
+        )
+
+    if workers > 1 and needed(workers) > memory_bytes:
+        most = max((n for n in range(1, workers) if needed(n) <= memory_bytes), default=0)
+        fewer = f", or {most} thread{'s' * (most > 1)}" if most else ""
+        raise MemoryLimitError(
+            f"memory of {memory_bytes:,} bytes is too small for {workers} threads with "
+            f"{partitions} partitions of {inputs} inputs",
+            remedy=f"give at least {needed(workers):,} bytes{fewer}",
+            smallest_bytes=needed(workers),
+        )
+    if workers == 1:
+        cluster_shares(memory_bytes, inputs=inputs, partitions=partitions, hosted=inputs, peers=1)
 
 
 def newcomer_shares(

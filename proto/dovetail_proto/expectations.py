@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dovetail_proto.ids import NAME, NAME_IN_WORDS
+from dovetail_proto.ids import NAME, NAME_IN_WORDS, OWNER
 
 VALUE_CHARS_MAX = 60
 """Of a value that is shown: enough to recognise it."""
@@ -58,7 +58,7 @@ def plain(error: Mapping[str, Any], *, show: bool = True) -> str:
     if kind not in _EXPECTED:
         return str(error["msg"]).removeprefix("Value error, ")
     expected = _EXPECTED[kind].format(**context)
-    if context.get("pattern") == f"^{NAME.pattern}$":
+    if context.get("pattern") in (f"^{NAME.pattern}$", f"^{OWNER.pattern}$"):
         expected = f"a name: {NAME_IN_WORDS}"
     return f"{_shown(error.get('input'))} is given, expected {expected}" if show else expected
 

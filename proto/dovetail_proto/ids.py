@@ -30,14 +30,16 @@ QueryName = NewType("QueryName", str)
 StreamName = NewType("StreamName", str)
 
 LogName = NewType("LogName", str)
-"""A log of results: its writer's name; `<processor>.<n>` for the n-th one of a writer that left
-before and came back.
+"""A log of results: its writer's name; `<writer>.<n>` for the n-th one of a writer that left before
+and came back.
 """
 
 MOVE_ID = re.compile(r"[0-9]{10}-[0-9]{8}")
 NAME = re.compile(r"[a-z0-9_-]{1,64}")
+OWNER = re.compile(r"[a-z0-9_-]{1,64}(\.[0-9]{1,3})?")
+"""An owner of groups: a processor of one worker, or a worker of several, such as `p1.0`."""
 NAME_IN_WORDS = "1 to 64 characters of a-z, 0-9, '_' and '-'"
-LOG_NAME = re.compile(r"[a-z0-9_-]{1,64}(\.[0-9]{1,9})?")
+LOG_NAME = re.compile(r"[a-z0-9_-]{1,64}(\.[0-9]{1,9}){0,2}")
 
 
 def check_name(kind: str, name: str) -> str:
@@ -48,6 +50,18 @@ def check_name(kind: str, name: str) -> str:
             remedy=f"use {NAME_IN_WORDS}",
         )
     return name
+
+
+def worker_names(processor: ProcessorId, workers: int) -> list[ProcessorId]:
+    """The workers of a process, each an owner of groups: `p1.0`, `p1.1`; one alone is `p1`."""
+    if workers == 1:
+        return [processor]
+    return [ProcessorId(f"{processor}.{n}") for n in range(workers)]
+
+
+def process_of(worker: ProcessorId) -> ProcessorId:
+    """The processor whose worker it is."""
+    return ProcessorId(worker.partition(".")[0])
 
 
 def move_id(epoch: Epoch, number: int) -> MoveId:

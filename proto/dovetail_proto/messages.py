@@ -10,7 +10,8 @@ than the highest it has seen, a move that has ended, and a step that does not fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from dovetail_proto.ids import (
@@ -254,6 +255,23 @@ class QueryLoad:
     state_limit_bytes: int = 0  # what the memory limit leaves for this query's state
     stage: Stage = Stage.RUNNING
     cause: str = ""  # why it failed, or what it waits for while it runs; empty otherwise
+
+
+def all_together(loads: Sequence[QueryLoad]) -> QueryLoad:
+    """What several workers report of one query, as one; of `cause`, the first that there is."""
+    first = loads[0]
+    summed = {
+        name: sum(getattr(load, name) for load in loads)
+        for name in QueryLoad.__dataclass_fields__
+        if isinstance(getattr(first, name), int)
+    }
+    summed["checksum"] %= 2**64
+    return replace(
+        first,
+        **summed,
+        rows_in=tuple(map(sum, zip(*(load.rows_in for load in loads), strict=True))),
+        cause=next((load.cause for load in loads if load.cause), ""),
+    )
 
 
 @dataclass(frozen=True, slots=True)

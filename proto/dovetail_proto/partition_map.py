@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dovetail_proto.errors import ConfigError, Domain, Refusal
-from dovetail_proto.ids import NAME, GroupId, MapVersion, ProcessorId, QueryName
+from dovetail_proto.ids import OWNER, GroupId, MapVersion, ProcessorId, QueryName
 from dovetail_proto.query import PARTITIONS_MAX
 
 PROCESSORS_MAX = 1 << 15
@@ -160,7 +160,7 @@ class PartitionMap:
             problem = f"{len(self.processors)} processors"
         elif len(set(self.processors)) != len(self.processors):
             problem = "a processor is listed twice"
-        elif bad := [p for p in self.processors if not NAME.fullmatch(p)]:
+        elif bad := [p for p in self.processors if not OWNER.fullmatch(p)]:
             problem = f"processor name {bad[0]!r}"
         elif self.owners.min() < 0 or self.owners.max() >= len(self.processors):
             problem = "an owner that is not listed"
@@ -198,7 +198,7 @@ class PartitionMap:
     ) -> PartitionMap:
         for group, to in changes:
             self.owner(group)  # refuses a group that does not exist
-            if not NAME.fullmatch(to):
+            if not OWNER.fullmatch(to):
                 raise Refusal(Domain.MEMBER, f"group {group} cannot be owned by {to!r}")
         processors = (*self.processors, *sorted({p for _, p in changes} - set(self.processors)))
         groups = [g for g, _ in changes]

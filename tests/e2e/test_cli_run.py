@@ -86,6 +86,36 @@ def test_state_beyond_memory_gives_the_exact_join(query: Path, tmp_path: Path) -
     assert set(tmp_path.iterdir()) == before | {out}
 
 
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_share_memory_and_give_the_exact_join(
+    threads: int, query: Path, tmp_path: Path
+) -> None:
+    """Each has files of results and a spill store; the clean-up takes all stores together."""
+    out = tmp_path / "out"
+    inputs = write_all(LARGE, tmp_path, "parquet")
+    flags = [*SMALL[2:], "--memory", f"{4 * threads}MB", "--threads", str(threads)]
+    done = dovetail("run", query, *inputs, "--output", out, *flags, "--json")
+    assert done.code == 0, done.err
+    assert done.json["pushes"] > 1
+    assert done.json["peak_state_bytes"][0] <= 4_000_000 * threads
+    assert compare(out, SQL, LARGE).equal
+    writers = {f.stem.rpartition("-")[0] for f in (out / "phase=run").iterdir()}
+    assert writers == {f"prices-{n}" for n in range(threads)}
+
+
+def test_threads_that_memory_does_not_suffice_for_are_refused(query: Path, tmp_path: Path) -> None:
+    """The error names both, and what would do; by default there are fewer."""
+    inputs = write_all(TABLES, tmp_path, "parquet")
+    flags = ["--output", "none", "--memory", "8MB", "--json"]
+    done = dovetail("run", query, *inputs, *flags, "--threads", "64")
+    assert done.code != 0
+    error = done.json["error"]
+    assert "8,000,000 bytes is too small for 64 threads" in error["message"]
+    fewer = error["remedy"].split()[-2]
+    assert dovetail("run", query, *inputs, *flags, "--threads", fewer).code == 0
+    assert dovetail("run", query, *inputs, *flags).code == 0
+
+
 def test_decimal_prices_join_equal_doubles_also_through_the_spill_store(tmp_path: Path) -> None:
     """Every n/100 is found, in the run and in the clean-up, as DuckDB finds it."""
     cents = [n % 20_000 for n in range(60_000)]

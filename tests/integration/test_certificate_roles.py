@@ -19,7 +19,8 @@ from cryptography.x509.oid import NameOID
 from dovetail import certificates
 from dovetail.admin_calls import AdminCalls
 from dovetail_manager.server import ManagerServer, ManagerSettings
-from dovetail_processor.shell.server import ProcessorServer, ProcessorSettings
+from dovetail_processor.shell.processor_settings import ProcessorSettings
+from dovetail_processor.shell.server import ProcessorServer
 from dovetail_proto.certificate_roles import MANAGER, PROCESSOR
 from dovetail_proto.errors import ConfigError, Forbidden
 from dovetail_proto.transport import Security, Unreachable, open_channel, raised

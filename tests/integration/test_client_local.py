@@ -162,7 +162,7 @@ def test_joining_outlives_the_manager_and_a_death_is_told(tmp_path: Path) -> Non
 def test_what_spilled_is_produced_by_the_clean_up(tmp_path: Path) -> None:
     """Results of the run and of the clean-up together are the join."""
     left, right = pair(seed=2, rows=200_000, keys=60_000)
-    with dovetail.local(processors=2, memory="4MB", data_dir=tmp_path) as cluster:
+    with dovetail.local(processors=2, memory="4MB", threads=1, data_dir=tmp_path) as cluster:
         streams = [cluster.stream("l", left.schema), cluster.stream("r", right.schema)]
         query = cluster.submit(PAIR_SQL.format(left="l", right="r"), name="q", partitions=40)
         for start in range(0, left.num_rows, 20_000):

@@ -16,12 +16,13 @@ from dovetail_pipeline.cleanup import run_local, verify
 from dovetail_processor.batches import keyed, stamped
 from dovetail_processor.join.state import JoinState
 from dovetail_processor.shell import local
-from dovetail_processor.shell.local import LocalRun
+from dovetail_processor.shell.local import LocalRun, WorkerPlaces
 from dovetail_processor.sinks import ParquetSink
 from dovetail_processor.sources import open_source
 from dovetail_proto.assignment import DiskSettings
 from dovetail_proto.cluster_memory import ClusterShares
 from dovetail_proto.errors import MemoryLimitError
+from dovetail_proto.ids import ProcessorId, worker_names
 from dovetail_proto.memory import Shares
 from dovetail_proto.messages import QueryLoad
 from dovetail_proto.spill_format import SpillStore
@@ -48,8 +49,9 @@ def test_run_and_cleanup_together_are_the_join(
         pq.write_table(content, tmp_path / f"{name}.parquet", row_group_size=97)
     sql = join_sql(tables, kind)
     memory_bytes = squeeze(monkeypatch, rng)
-    store, summary, partitions = run(sql, tables, tmp_path, rng, memory_bytes)
-    report = verify(SpillStore.open(str(tmp_path / "spill")))
+    stores, summary, partitions = run(sql, tables, tmp_path, rng, memory_bytes)
+    assert summary.pushes
+    report = verify(*stores)
     assert all(g.agrees for g in report.groups), "produced + owed = total, counted three ways"
 
     bins = int(rng.integers(0, 4))
@@ -62,12 +64,10 @@ def test_run_and_cleanup_together_are_the_join(
 
     clean = tmp_path / "out" / "phase=cleanup"
     try:
-        run_local(store, clean, workers=1, memory_bytes=8 << 20, progress=kill)
+        run_local(stores, clean, workers=1, memory_bytes=8 << 20, progress=kill)
     except KilledError:
-        run_local(
-            SpillStore.open(str(tmp_path / "spill")), clean, workers=1, memory_bytes=8 << 20,
-            progress=lambda *_: None,
-        )  # fmt: skip
+        again = [SpillStore.open(s.root) for s in stores]
+        run_local(again, clean, workers=1, memory_bytes=8 << 20, progress=lambda *_: None)
     found: Counter[cases.Row] = Counter()
     for file in sorted((tmp_path / "out").rglob("*.parquet")):
         found += Counter(cases.rows_of(pq.ParquetFile(file).read()))
@@ -110,8 +110,8 @@ def squeeze(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> int:
         limit=memory_bytes, batch=8 << 10, output=16 << 10, spill=16 << 10, state=state_bytes
     )
     shares = ClusterShares(little, window=16 << 10, minimum=state_bytes)
-    for place in ("memory_pool", "shell.local"):
-        monkeypatch.setattr(f"dovetail_processor.{place}.cluster_shares", lambda *_, **__: shares)
+    pool = "dovetail_processor.memory_pool"
+    monkeypatch.setattr(f"{pool}.newcomer_shares", lambda *_, **__: shares)
     rows = int(rng.choice([7, 40, 90]))
     monkeypatch.setattr("dovetail_processor.operators.file_feed.BATCH_ROWS", rows)
     return memory_bytes
@@ -123,23 +123,30 @@ def run(
     folder: Path,
     rng: np.random.Generator,
     memory_bytes: int,
-) -> tuple[SpillStore, QueryLoad, int]:
+) -> tuple[list[SpillStore], QueryLoad, int]:
     """Run the query with random settings, and pushes at random batches beside the due ones."""
     partitions = int(rng.choice([1, 5, 12]))
     sources = {name: open_source(folder / f"{name}.parquet") for name in tables}
     schemas = {name: s.schema for name, s in sources.items()}
     plan = plan_query(sql, schemas, name="case", partitions=partitions)
-    store = SpillStore.create(str(folder / "spill"), plan)
     (folder / "out").mkdir()
-    sink = ParquetSink(folder / "out" / "phase=run", plan.output_schema, prefix="case")
+    places = {
+        name: WorkerPlaces(
+            ParquetSink(folder / "out" / "phase=run", plan.output_schema, prefix=name),
+            SpillStore.create(str(folder / "spill" / name), plan, run="case"),
+        )
+        for name in worker_names(ProcessorId("w"), int(rng.choice([1, 2, 3])))
+    }
     disk = DiskSettings(
         allowed=True,
         victims=str(rng.choice(["least-productive", "most-productive", "least-recent", "random"])),
         push_fraction=float(rng.choice([0.1, 0.3, 1.0])),
         spill_above_ratio=float(rng.choice([0.001, 0.01])),
     )
-    done, _ = local.run_local(LocalRun(plan, sources, sink, store, memory_bytes, disk))
-    return store, done, partitions
+    memory_bytes *= len(places)
+    done, _ = local.run_local(LocalRun(plan, sources, places, memory_bytes, disk))
+    stores = [p.store for p in places.values() if p.store is not None]
+    return stores, done, partitions
 
 
 def oracle(sql: str, tables: dict[str, pa.Table]) -> pa.Table:
@@ -171,5 +178,6 @@ def test_a_row_that_fits_no_page_is_refused_with_the_limit(tmp_path: Path) -> No
     )
     sink = ParquetSink(tmp_path / "out", plan.output_schema, prefix="case")
     store = SpillStore.create(str(tmp_path / "spill"), plan)
+    places = {ProcessorId("w"): WorkerPlaces(sink, store)}
     with pytest.raises(MemoryLimitError, match="a row does not fit into the"):
-        local.run_local(LocalRun(plan, sources, sink, store, 1 << 20, DiskSettings(allowed=True)))
+        local.run_local(LocalRun(plan, sources, places, 1 << 20, DiskSettings(allowed=True)))

@@ -23,12 +23,13 @@ from dovetail_bench.experiments.experiment import Experiment
 from dovetail_bench.experiments.owned_workload import OwnedWorkload
 from dovetail_manager.planner import plan_query
 from dovetail_pipeline.cleanup import run_local
-from dovetail_processor.shell.local import LocalRun
+from dovetail_processor.shell.local import LocalRun, WorkerPlaces
 from dovetail_processor.shell.local import run_local as run_query
 from dovetail_processor.sinks import CountingSink
 from dovetail_processor.sources import FileSource
 from dovetail_proto.assignment import DiskSettings
-from dovetail_proto.messages import Heartbeat
+from dovetail_proto.ids import ProcessorId
+from dovetail_proto.messages import QueryLoad
 from dovetail_proto.spill_format import SpillStore
 
 SPEED_UP = 1000
@@ -128,8 +129,7 @@ def _run(
 
     points: list[dict[str, Any]] = []
 
-    def note(beat: Heartbeat) -> None:
-        (load,) = beat.loads
+    def note(load: QueryLoad, used_bytes: int) -> None:
         seconds = arrived_s() if input_time else pace.seconds()
         points.append(
             {
@@ -137,7 +137,7 @@ def _run(
                 "seconds": round(seconds, 3),
                 "paper_minutes": round(seconds * SPEED_UP / 60, 2),
                 "results": load.results,
-                "memory_bytes": beat.used_bytes,
+                "memory_bytes": used_bytes,
                 "pushes": load.pushes,
             }
         )
@@ -145,9 +145,9 @@ def _run(
     with tempfile.TemporaryDirectory(prefix="dovetail-experiment-") as folder:
         store = SpillStore.create(folder, plan) if pushes else None
         clock = arrived_s if input_time else time.monotonic
-        sink = CountingSink(plan.output_schema)
+        places = {ProcessorId("local"): WorkerPlaces(CountingSink(plan.output_schema), store)}
         memory_bytes = LIMIT_BYTES if pushes else ROOMY_BYTES
-        run = LocalRun(plan, sources, sink, store, memory_bytes, disk)
+        run = LocalRun(plan, sources, places, memory_bytes, disk)
         done, _ = run_query(run, look=note, clock=clock)
         total: dict[str, Any] = {
             "series": line.name,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import shutil
 import sys
@@ -17,7 +16,10 @@ import typer
 
 from dovetail.quantities import format_bytes
 from dovetail.tables import console, print_facts
+from dovetail_proto.admin import processor_state
+from dovetail_proto.cores import usable_cores
 from dovetail_proto.errors import ConfigError, DovetailError
+from dovetail_proto.ids import ProcessorId, process_of
 
 PACKAGES = ("dovetail", "duckdb", "numba", "numpy", "pyarrow", "sqlglot", "pyspark")
 OPTIONAL = frozenset({"pyspark"})
@@ -84,7 +86,7 @@ def look() -> Findings:
     return Findings(
         python=f"{platform.python_version()} at {sys.executable}",
         packages={name: _version(name) for name in PACKAGES},
-        cores=_cores(),
+        cores=usable_cores(),
         memory_bytes=int(memory.total),
         memory_free_bytes=int(memory.available),
         temporary_folder=folder,
@@ -113,12 +115,6 @@ def writable(folder: Path) -> bool:
             return True
     except OSError:
         return False
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _java() -> tuple[str | None, str]:
@@ -158,15 +154,19 @@ def _cluster() -> tuple[str | None, list[str]]:
         problems.append(
             f"the cluster is of version {status.version}, this is {ours}: install the same"
         )
-    state = {p.name: p.state for p in status.processors}
     problems += [
         f"processor {p.name} is dead: {p.cause}: "
-        + (f"`dovetail restart {p.name}`" if p.name in missing else "start it again")
+        + (f"`dovetail restart {process}`" if process in missing else "start it again")
         + " brings it back, without what it held in memory"
         for p in status.processors
+        for process in (process_of(ProcessorId(p.name)),)
         if p.state == "dead"
     ]
-    problems += [_ended(name) for name in missing if state.get(name) not in ("dead", "left")]
+    problems += [
+        _ended(name)
+        for name in missing
+        if processor_state(status.processors, name) not in ("dead", "left")
+    ]
     problems += [
         f"query {q.name} has failed: {q.cause}: what it found so far stays (`dovetail results "
         f"{q.name}`); `dovetail drop {q.name}`, then submit it and feed its streams again"

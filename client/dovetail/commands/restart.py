@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dovetail.commands.up import Config, DataDir
+from dovetail_proto.admin import processor_state
 from dovetail_proto.errors import Domain, DovetailError, Refusal
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _let_leave(left: LeftCluster, name: str, timeout_s: float) -> None:
 
 def _state(admin: AdminCalls, name: str) -> str:
     try:
-        members = admin.get_cluster().processors
+        return processor_state(admin.get_cluster().processors, name)
     except DovetailError as e:
         raise Refusal(
             Domain.MEMBER,
@@ -84,4 +85,3 @@ def _state(admin: AdminCalls, name: str) -> str:
             remedy="`dovetail restart manager` first",
             reason="state",
         ) from e
-    return next((m.state for m in members if m.name == name), "")

@@ -54,6 +54,16 @@ def run(
     memory: Annotated[
         str, typer.Option(metavar="SIZE", help="Limit on state, queues and output together.")
     ] = "1GiB",
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=256,
+            metavar="N",
+            help="Threads that share --memory; one per core by default, fewer if memory is small.",
+            show_default=False,
+        ),
+    ] = None,
     processors: Annotated[
         int,
         typer.Option(
@@ -121,6 +131,7 @@ def run(
         output=None if output in (None, "none") else Path(str(output)),
         memory_bytes=parse_bytes(memory, what="--memory"),
         processors=processors,
+        threads=threads,
         policy=policy,
         victims=victims,
         push_fraction=parse_share(push_fraction, what="--push-fraction"),

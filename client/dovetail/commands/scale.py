@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dovetail.commands.cluster_options import AsJson, Url, open_cluster, print_json
+from dovetail_proto.admin import processor_state
 from dovetail_proto.errors import ConfigError, DovetailError, Fault, Refusal
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def _remove(running: list[Any], count: int, cluster: Cluster, timeout_s: float) 
 
 
 def _state(cluster: Cluster, name: str) -> str:
-    return next((p.state for p in cluster.status().processors if p.name == name), "")
+    return processor_state(cluster.status().processors, name)
 
 
 def _until(true: Callable[[], bool], timeout_s: float, problem: str, remedy: str) -> None:

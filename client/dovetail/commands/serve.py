@@ -84,11 +84,25 @@ def processor(
             show_default=False,
         ),
     ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=256,
+            metavar="N",
+            help="Threads that share its memory, each a worker with groups of its own; one per "
+            "core by default, fewer if memory is small.",
+            show_default=False,
+        ),
+    ] = None,
     root: Root = None,
     config: Config = None,
     tethered: Tethered = False,
 ) -> None:
     """Run a processor until it has left; memory is a setting.
+
+    With several threads its workers are members of the cluster: p1.0, p1.1 and so on, which listen
+    at as many ports, from the given one on.
 
     SIGTERM and Ctrl-C have it leave: its groups and streams go to others, and the last processor
     closes the queries that it runs, so that nothing is lost. A second one ends it at once, and what
@@ -101,9 +115,10 @@ def processor(
 
     from dovetail.services import end_process, run_processor
     from dovetail_manager.admin.auth import Tokens, refuse_open_bind
-    from dovetail_processor.shell.server import ProcessorSettings
+    from dovetail_processor.shell.processor_settings import ProcessorSettings
+    from dovetail_proto.cluster_memory import threads_by_default
 
-    settings = _settings(config, root, tethered=tethered)
+    settings = _settings(config, root, tethered=tethered, threads=threads)
     security = settings.security()
     refuse_open_bind(listen.rpartition(":")[0], Tokens(security.token), security)
     run_processor(
@@ -118,17 +133,20 @@ def processor(
             security=security,
             heartbeat_s=settings.heartbeat_s,
             roots=settings.roots(),
+            threads=settings.threads or threads_by_default(settings.memory),
         )
     )
     end_process()
 
 
-def _settings(config: Path | None, root: list[str] | None, *, tethered: bool) -> Settings:
+def _settings(
+    config: Path | None, root: list[str] | None, *, tethered: bool, threads: int | None = None
+) -> Settings:
     from dovetail.services import set_up_logs, tether
     from dovetail.settings import load
 
     if tethered:
         tether()
-    settings = load({"root": root or None}, config=config).settings
+    settings = load({"root": root or None, "threads": threads}, config=config).settings
     set_up_logs(settings.log_level, settings.log_format)
     return settings

@@ -50,6 +50,17 @@ def up(
         str | None,
         typer.Option(metavar="SIZE", help="Limit of each processor; 256MB.", show_default=False),
     ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=256,
+            metavar="N",
+            help="Threads of each processor, sharing its memory; the cores are dealt among the "
+            "processors by default.",
+            show_default=False,
+        ),
+    ] = None,
     policy: Annotated[
         Policy | None,
         typer.Option(
@@ -95,6 +106,7 @@ def up(
     flags = {
         "processors": processors,
         "memory": memory,
+        "threads": threads,
         "policy": policy,
         "data_dir": data_dir,
         "listen": listen,
@@ -204,6 +216,7 @@ def _local(settings: Settings, *, detached: bool) -> LocalCluster:
     from dataclasses import replace
 
     from dovetail.local_cluster import LocalCluster
+    from dovetail_proto.cluster_memory import threads_by_default
 
     security = settings.security()
     if not security.token:
@@ -213,6 +226,7 @@ def _local(settings: Settings, *, detached: bool) -> LocalCluster:
     return LocalCluster(
         settings.processors,
         memory_bytes=settings.memory,
+        threads=settings.threads or threads_by_default(settings.memory, settings.processors),
         data_dir=settings.data_dir,
         policy=settings.policy,
         adaptation=settings.adaptation(),

@@ -187,11 +187,11 @@ def _rows(record: QueryRecord, log: KeptLog, reports: Sequence[Report]) -> int:
 
 
 def processor_status(state: State, name: str) -> a.ProcessorStatus:
-    """One processor that is or was a member; Refusal if there was none."""
-    member = state.membership.members.get(ProcessorId(name))
-    if member is None:
+    """One processor that is or was a member, or its first worker; Refusal if there was none."""
+    members = state.membership.workers_of(ProcessorId(name))
+    if not members:
         raise unknown(Domain.MEMBER, f"processor {name!r} is unknown")
-    return _member_status(state, member)
+    return _member_status(state, members[0])
 
 
 def cluster_status(state: State, name: str, started_s: float) -> a.ClusterStatus:

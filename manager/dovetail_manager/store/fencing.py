@@ -28,7 +28,7 @@ from dovetail_proto.ids import Epoch
 SCHEMA_VERSION = 2
 """Of what both stores keep; a store of another version is refused."""
 
-KEY = re.compile(r"[a-z0-9_-]{1,64}(/[a-z0-9_-]{1,64}){0,3}")
+KEY = re.compile(r"[a-z0-9_-]{1,64}(/[a-z0-9_.-]{1,68}){0,3}")
 """Keys and names of histories: what a key names (`move/<id>`) consists of allowed names."""
 
 VALUE_BYTES_MAX = 24 << 20
@@ -141,7 +141,7 @@ def check_key(key: str) -> None:
     if not KEY.fullmatch(key):
         raise BadWrite(
             f"key {key[:100]!r} is not allowed",
-            remedy="use up to four names of a-z, 0-9, '_' and '-', with '/' between them",
+            remedy="use up to four names of a-z, 0-9, '_', '-' and '.', with '/' between them",
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,16 +21,11 @@ from dovetail_pipeline.cleanup.estimating import Estimate
 from dovetail_pipeline.cleanup.files import OpenFiles
 from dovetail_pipeline.cleanup.task import MEMORY_BYTES_MIN
 from dovetail_processor.allocators import keep_lean
+from dovetail_proto.cores import usable_cores
 from dovetail_proto.spill_format import SpillStore
 
 COST_PER_PROCESS = 1 << 24
 """In results, about half a second's work: what makes it worth starting one more process."""
-
-
-def cores() -> int:
-    """How many this process may use."""
-    affine = hasattr(os, "sched_getaffinity")
-    return len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1
 
 
 def run_here(
@@ -45,7 +39,7 @@ def run_here(
     A run works with less memory than a clean-up can; one process then takes the least it needs.
     """
     memory_bytes = max(memory_bytes, MEMORY_BYTES_MIN)
-    workers = min(cores(), memory_bytes // MEMORY_BYTES_MIN)
+    workers = min(usable_cores(), memory_bytes // MEMORY_BYTES_MIN)
     return run_local(store, output, workers=workers, memory_bytes=memory_bytes, progress=progress)
 
 

@@ -35,12 +35,13 @@ from dovetail_proto.feeds import (
     ReadResults,
 )
 from dovetail_proto.ids import (
-    NAME,
+    OWNER,
     ProcessorId,
     QueryName,
     SplitId,
     StreamName,
 )
+from dovetail_proto.messages import ReceivePartitions
 from dovetail_proto.query import QueryPlan
 from dovetail_proto.transport import abort
 from dovetail_proto.wire import data as wire
@@ -109,7 +110,7 @@ class DataPlane:
         """A link: frames in, acknowledgements out, until the other side ends it."""
         metadata = dict(context.invocation_metadata())
         source = ProcessorId(str(metadata.get("dovetail-processor", "")))
-        if not NAME.fullmatch(source):
+        if not OWNER.fullmatch(source):
             raise Refusal(Domain.MEMBER, "a link without the name of its processor")
         answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         failure: list[DovetailError] = []
@@ -147,11 +148,14 @@ class DataPlane:
         answers.put(None)
 
     def receive_partitions(self, parts: Iterator[bytes], _: grpc.ServicerContext) -> bytes:
-        """A chunk of a move: checked here, kept by the worker."""
-        message = wire.decode_parts(parts, CHUNK_BYTES_MAX)
+        """A chunk of a move."""
+        self.take_groups(wire.decode_parts(parts, CHUNK_BYTES_MAX))
+        return b""
+
+    def take_groups(self, message: ReceivePartitions) -> None:
+        """A chunk of a move, checked here, kept by the worker; Refusal if it cannot be for it."""
         arrived = decode(message.payload, self._plan(message.ref.query), message.groups)
         self._loop.post(lambda: self._worker.control(message, arrived))
-        return b""
 
     def _plan(self, query: QueryName) -> QueryPlan:
         found = self._worker.queries.get(query)

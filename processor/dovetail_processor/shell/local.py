@@ -1,18 +1,24 @@
-"""A worker alone in this process: one query over files, from its first row to its last result.
+"""The workers of one program: one query over files, from its first row to its last result.
 
-    sources ─▶ homes ─▶ … the worker's graph … ─▶ sink, spill store
+    sources ─▶ homes ─▶ … the graphs of workers 0, 1, … ─▶ a sink and a spill store each
+    worker ── heartbeat ─▶ run_local ── assignment ─▶ every worker
 
-No manager, no other processor: what they would say is said here, in two assignments. The first
-starts the query, the second, when its files have ended or somebody wants to stop, closes it.
+No manager, no other process: what they would say is said here, in two assignments. The first starts
+the query, the second, when its files have ended or somebody wants to stop, closes it. Each worker
+has a thread and some of the groups; what a split cuts off for a neighbour is handed over in memory,
+with its hashes.
 """
 
 from __future__ import annotations
 
+import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from dovetail_processor.allocators import keep_lean
+from dovetail_processor.batches import Keyed
 from dovetail_processor.operators.links import Item
 from dovetail_processor.query import Query
 from dovetail_processor.shell.threads import ThreadLane, WorkerLoop
@@ -27,25 +33,42 @@ from dovetail_proto.assignment import (
     QueryTask,
     StreamTask,
 )
-from dovetail_proto.cluster_memory import cluster_shares
+from dovetail_proto.cluster_memory import check_workers
 from dovetail_proto.errors import Domain, DovetailError, Refusal, SpillError
 from dovetail_proto.feeds import LinkAck
-from dovetail_proto.ids import Epoch, ProcessorId, QueryName, SplitId, StreamName, split_id
+from dovetail_proto.ids import (
+    Epoch,
+    ProcessorId,
+    QueryName,
+    SplitId,
+    StreamName,
+    split_id,
+)
 from dovetail_proto.messages import (
     ControlMessage,
     Heartbeat,
     QueryLoad,
     ReceivePartitions,
     Stage,
+    all_together,
 )
 from dovetail_proto.partition_map import PartitionMap
 from dovetail_proto.query import QueryPlan
 from dovetail_proto.spill_format import SpillStore
 
-HERE = ProcessorId("local")
-
 REPORT_S = 0.1
 """How often `look` and `stop` are called: often enough for a person, too seldom to cost."""
+
+CLOCK_S = 0.02
+"""How often the clock is asked while nothing is heard: it need not be the machine's."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlaces:
+    """Where one worker writes."""
+
+    sink: Sink
+    store: SpillStore | None = None  # None: nothing is pushed
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,119 +77,173 @@ class LocalRun:
 
     plan: QueryPlan
     sources: Mapping[str, FileSource]  # by stream
-    sink: Sink
-    store: SpillStore | None  # None: nothing is pushed
-    memory_bytes: int
+    places: Mapping[ProcessorId, WorkerPlaces]  # of every worker
+    memory_bytes: int  # of all workers together
     disk: DiskSettings
-    output: str | None = None  # where the results go, for the store's record of the run
+    output: str | None = None  # where the results go, for the stores' record of the run
 
 
 def run_local(
     run: LocalRun,
     *,
-    look: Callable[[Heartbeat], None] = lambda _: None,
+    look: Callable[[QueryLoad, int], None] = lambda *_: None,
     stop: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[QueryLoad, bool]:
     """Join everything that the sources hold, or what was read until `stop` says so.
 
-    What was done, and whether it was stopped. Afterwards the sink is closed and the store, if any,
-    is closed for the clean-up. Raises what ended the query; then the sink keeps nothing unfinished
-    and the store is not closed. Sets this process's allocators (`allocators.keep_lean`).
+    What was done, by all workers together, and whether it was stopped; `look` hears of it
+    meanwhile, and of the bytes in use. Afterwards sinks are closed, and stores for the clean-up.
+    Raises what ended the query; then the sinks keep nothing unfinished and the stores are not
+    closed. Sets this process's allocators (`allocators.keep_lean`).
     """
     keep_lean()
-    inputs = len(run.plan.inputs)
-    # Refused before anything is begun.
-    cluster_shares(
-        run.memory_bytes, inputs=inputs, partitions=run.plan.partitions, hosted=inputs, peers=1
+    check_workers(
+        run.memory_bytes,
+        len(run.places),
+        inputs=len(run.plan.inputs),
+        partitions=run.plan.partitions,
     )
-    shell = LocalShell(run)
-    worker = shell.loop.worker = Worker(
-        HERE, run.memory_bytes, shell, cpu_s=time.thread_time, now_s=clock()
-    )
-    following = _Following(run, worker, look, stop, clock)
-    worker.assign(following.assignment)
-    shell.loop.run(following.over)
-    if shell.defect is not None:
-        raise shell.defect
-    for error in worker.unstarted.values():
-        raise error
-    query = following.query
-    if query.stage is not Stage.CLOSED:
-        raise query.error or Refusal(Domain.QUERY, query.cause)
-    look(worker.heartbeat())
-    return query.load(), following.interrupted
+    local = _LocalWorkers(run, clock)
+    try:
+        local.see_through(look, stop)
+    finally:
+        local.end()
+    local.raise_failure()
+    loads = [query.load() for query in local.queries]
+    look(all_together(loads), 0)
+    return all_together(loads), local.interrupted
 
 
-class _Following:
-    """Sees a query through: closes it when its files have ended, tells how it goes."""
+class _LocalWorkers:
+    """The workers of a run, and what a manager would do for them."""
 
-    def __init__(
-        self,
-        run: LocalRun,
-        worker: Worker,
-        look: Callable[[Heartbeat], None],
-        stop: Callable[[], bool],
-        clock: Callable[[], float],
-    ) -> None:
-        self._worker = worker
-        self._look = look
-        self._stop = stop
+    def __init__(self, run: LocalRun, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._name = QueryName(run.plan.name)
-        self._next_look_s = clock()
+        self._heard: queue.SimpleQueue[tuple[ProcessorId, Heartbeat]] = queue.SimpleQueue()
+        self._beats: dict[ProcessorId, Heartbeat] = {}  # the newest of each worker
         self.interrupted = False
-        self.assignment = _assignment(run)
-
-    @property
-    def query(self) -> Query:
-        """The query."""
-        return self._worker.queries[self._name]
-
-    def over(self) -> bool:
-        """Whether the query has ended; called after every step."""
-        if self._name in self._worker.unstarted:
-            return True
-        query = self.query
-        if query.stage is not Stage.RUNNING:
-            return True
-        if not self._closing and all(home.ended for home in self._worker.streams.homes.values()):
-            self._close()
-        if self._clock() >= self._next_look_s:
-            self._next_look_s = self._clock() + REPORT_S
-            self._report()
-        return False
-
-    @property
-    def _closing(self) -> bool:
-        return self.assignment.queries[0].phase is Phase.CLOSING
-
-    def _report(self) -> None:
-        self._look(self._worker.heartbeat())
-        if not self.interrupted and self._stop():
-            self.interrupted = True
-            if not self._closing:
-                self._close()
-        pusher = self.query.pusher
-        if self.interrupted and pusher is not None and pusher.no_room:
-            self.query.fail(
-                SpillError(f"the run was stopped while it waited for room: {pusher.no_room}")
+        names = list(run.places)
+        self._shells = {
+            here: LocalShell(here, run, places, self._heard) for here, places in run.places.items()
+        }
+        for here, shell in self._shells.items():
+            shell.neighbours = self._shells
+            shell.loop.worker = Worker(
+                here,
+                run.memory_bytes // len(names),
+                shell,
+                cpu_s=time.thread_time,
+                now_s=clock(),
             )
+        self._assignments = _assignments(run, names)
+        for here, shell in self._shells.items():
+            shell.loop.post(partial(shell.loop.worker.assign, self._assignments[here]))
+        for shell in self._shells.values():
+            shell.loop.start()
+
+    @property
+    def queries(self) -> list[Query]:
+        """The query at every worker; once they have ended."""
+        return [s.loop.worker.queries[self._name] for s in self._shells.values()]
+
+    def see_through(self, look: Callable[[QueryLoad, int], None], stop: Callable[[], bool]) -> None:
+        """Until the query is closed everywhere, or has failed anywhere."""
+        next_look_s = self._clock()
+        while not self._over:
+            if self._all_read:
+                self._close()
+            if self._clock() >= next_look_s:
+                next_look_s = self._clock() + REPORT_S
+                self._tell(look)
+                if not self.interrupted and stop():
+                    self.interrupted = True
+                    self._close()
+                if self.interrupted:
+                    self._stop_waiting_for_room()
+            try:
+                here, beat = self._heard.get(timeout=CLOCK_S)
+                self._beats[here] = beat
+            except queue.Empty:
+                continue
+
+    def end(self) -> None:
+        """End the threads."""
+        for shell in self._shells.values():
+            shell.loop.stop()
+
+    def raise_failure(self) -> None:
+        """What has failed the query, if it has."""
+        for shell in self._shells.values():
+            if shell.defect is not None:
+                raise shell.defect
+            for error in shell.loop.worker.unstarted.values():
+                raise error
+        for query in self.queries:
+            if query.error is not None:
+                raise query.error
+        for query in self.queries:
+            if query.stage is not Stage.CLOSED:
+                raise Refusal(Domain.QUERY, query.cause)
+
+    @property
+    def _over(self) -> bool:
+        stages = [load.stage for beat in self._beats.values() for load in beat.loads]
+        broken = any(shell.defect is not None for shell in self._shells.values())
+        closed = len(stages) == len(self._shells) and all(s is Stage.CLOSED for s in stages)
+        return broken or closed or Stage.FAILED in stages
+
+    @property
+    def _all_read(self) -> bool:
+        streams = [s for beat in self._beats.values() for s in beat.streams]
+        return len(self._beats) == len(self._shells) and all(s.ended for s in streams)
+
+    def _tell(self, look: Callable[[QueryLoad, int], None]) -> None:
+        beats = [shell.loop.snapshot for shell in self._shells.values()]
+        if loads := [load for beat in beats for load in beat.loads]:
+            look(all_together(loads), sum(beat.used_bytes for beat in beats))
 
     def _close(self) -> None:
-        (task,) = self.assignment.queries
-        closing = replace(task, phase=Phase.CLOSING)
-        self.assignment = replace(self.assignment, version=2, queries=(closing,))
-        self._worker.assign(self.assignment)
+        for here, shell in self._shells.items():
+            former = self._assignments[here]
+            (task,) = former.queries
+            if task.phase is Phase.CLOSING:
+                continue
+            closing = replace(task, phase=Phase.CLOSING)
+            self._assignments[here] = replace(former, version=2, queries=(closing,))
+            shell.loop.post(partial(shell.loop.worker.assign, self._assignments[here]))
+
+    def _stop_waiting_for_room(self) -> None:
+        """Whoever stops a run need not wait until a full disk has room again."""
+        for shell in self._shells.values():
+            shell.loop.post(partial(_fail_without_room, shell.loop.worker.queries))
+
+
+def _fail_without_room(queries: Mapping[QueryName, Query]) -> None:
+    for query in queries.values():
+        if query.pusher is not None and (full := query.pusher.no_room):
+            query.fail(SpillError(f"the run was stopped while it waited for room: {full}"))
 
 
 class LocalShell:
-    """See `interface.Shell`, and `interface.Files`: of one run."""
+    """See `interface.Shell`, and `interface.Files`: of one worker of a run."""
 
-    def __init__(self, run: LocalRun) -> None:
+    neighbours: Mapping[ProcessorId, LocalShell]  # all workers of the run
+
+    def __init__(
+        self,
+        here: ProcessorId,
+        run: LocalRun,
+        places: WorkerPlaces,
+        heard: queue.SimpleQueue[tuple[ProcessorId, Heartbeat]],
+    ) -> None:
+        self._here = here
         self._run = run
+        self._places = places
+        self._heard = heard
         self.files = self
-        self.loop = WorkerLoop(HERE, self.give_up)
+        self.loop = WorkerLoop(here, self.give_up)
         self.defect: DovetailError | None = None
 
     def lane(self, name: str) -> ThreadLane:
@@ -179,11 +256,11 @@ class LocalShell:
 
     def open_sink(self, task: QueryTask, row_group_bytes: int) -> Sink:
         """See Files."""
-        return self._run.sink
+        return self._places.sink
 
     def open_store(self, task: QueryTask) -> SpillStore | None:
         """See Files."""
-        return self._run.store
+        return self._places.store
 
     def remove(self, dropped: Sequence[DroppedRun]) -> None:
         """See Files: nothing was there before."""
@@ -192,41 +269,63 @@ class LocalShell:
         """See Shell: there is none."""
 
     def send_frame(self, to: ProcessorId, split: SplitId, number: int, item: Item | None) -> None:
-        """See Shell: there is nobody else."""
+        """See Shell."""
+        loop = self.neighbours[to].loop
+        size_bytes = item.size_bytes if isinstance(item, Keyed) else 0
+        loop.post(partial(loop.worker.frame, split, number, item, size_bytes))
 
     def send_ack(self, to: ProcessorId, ack: LinkAck) -> None:
-        """See Shell: there is nobody else."""
+        """See Shell."""
+        loop = self.neighbours[to].loop
+        news = (ack.split, ack.number, ack.allowed_bytes, ack.done_number)
+        loop.post(partial(loop.worker.acknowledged, self._here, *news))
 
     def send_groups(
         self, to: ProcessorId, message: ReceivePartitions, ended: Callable[[], None]
     ) -> None:
-        """See Shell: there is nobody else."""
+        """See Shell: nobody asks for a move."""
 
     def beat(self) -> None:
-        """See Shell: whoever wants to know is told by `look`."""
+        """See Shell."""
+        self._heard.put((self._here, self.loop.worker.heartbeat()))
 
     def give_up(self, error: DovetailError) -> None:
         """See Shell."""
         self.defect = error
+        self._heard.put((self._here, self.loop.worker.heartbeat()))
 
 
-def _assignment(run: LocalRun) -> Assignment:
-    name, inputs = QueryName(run.plan.name), range(len(run.plan.inputs))
+def _assignments(run: LocalRun, names: Sequence[ProcessorId]) -> dict[ProcessorId, Assignment]:
+    """Groups and streams are dealt in turn; a stream's splits are where it is read."""
+    query, plan = QueryName(run.plan.name), run.plan
+    streams = {i.stream: i.stream_schema for i in plan.inputs}
+    home_of = {stream: names[n % len(names)] for n, stream in enumerate(streams)}
     task = QueryTask(
-        name,
-        run.plan,
-        PartitionMap.initial(name, [HERE] * run.plan.partitions),
-        {HERE: tuple(split_id(name, i) for i in inputs)},
+        query,
+        plan,
+        PartitionMap.initial(query, [names[g % len(names)] for g in range(plan.partitions)]),
+        {
+            here: tuple(
+                split_id(query, i) for i, x in enumerate(plan.inputs) if home_of[x.stream] == here
+            )
+            for here in names
+        },
         Phase.RUNNING,
         run.disk,
         spill=None,
         results=run.output,
     )
-    streams = {i.stream: i.stream_schema for i in run.plan.inputs}
-    return Assignment(
-        Epoch(1),
-        1,
-        {HERE: ""},
-        tuple(StreamTask(StreamName(s), schema, False, path=s) for s, schema in streams.items()),
-        (task,),
-    )
+    return {
+        here: Assignment(
+            Epoch(1),
+            1,
+            dict.fromkeys(names, ""),
+            tuple(
+                StreamTask(StreamName(s), schema, False, path=s)
+                for s, schema in streams.items()
+                if home_of[s] == here
+            ),
+            (task,),
+        )
+        for here in names
+    }

@@ -1,6 +1,11 @@
-"""The process around the worker: its gRPC server, its line to the manager, its heartbeats.
+"""What is around a worker of a process: its gRPC server, its line to the manager, its heartbeats.
 
     manager ◀── Attach ──▶ control line ─▶ worker ◀─ data plane ◀── other processors, clients
+                                             ▲  ▼
+                                 neighbours: the other workers of the process, in memory
+
+A processor of several threads is as many workers, each a member of the cluster with its own groups
+and its part of the memory. To a neighbour, rows and groups go in memory, with their hashes.
 
 The line is opened by the processor and again whenever it breaks; what was on it is lost, which the
 protocols can bear. Heartbeats have a thread of their own: a processor that waits for its disk is
@@ -12,27 +17,28 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 
 import grpc
 import psutil
 import structlog
 
 from dovetail_processor.allocators import keep_lean
+from dovetail_processor.batches import Keyed
 from dovetail_processor.operators.links import Item
 from dovetail_processor.shell.data_plane import CALLS_MAX, DataPlane
 from dovetail_processor.shell.files import ProcessorFiles
 from dovetail_processor.shell.log_transfer import LogSender
 from dovetail_processor.shell.peers import Peers
+from dovetail_processor.shell.processor_settings import ProcessorSettings
 from dovetail_processor.shell.threads import ThreadLane, WorkerLoop
 from dovetail_processor.worker import Worker
 from dovetail_proto import certificate_roles
 from dovetail_proto.errors import ConfigError, DovetailError, Refusal
 from dovetail_proto.feeds import LinkAck
-from dovetail_proto.ids import ProcessorId, SplitId, check_name
+from dovetail_proto.ids import ProcessorId, SplitId
 from dovetail_proto.messages import (
     ControlMessage,
     Heard,
@@ -42,7 +48,6 @@ from dovetail_proto.messages import (
 )
 from dovetail_proto.roots import Roots
 from dovetail_proto.transport import (
-    Security,
     Unreachable,
     call_metadata,
     open_channel,
@@ -53,7 +58,6 @@ from dovetail_proto.wire import control as wire
 from dovetail_proto.wire.methods import ATTACH, DATA_PLANE, LINK_CALLS
 
 RETRY_S = 0.3
-LOOK_UP_S = 0.5
 
 UNHEARD_S_MAX = 30.0
 """How long a processor that is to end waits for a manager that cannot be reached: to start one
@@ -62,27 +66,10 @@ again takes seconds."""
 log = structlog.get_logger("processor")
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessorSettings:
-    """What a processor needs to know."""
-
-    name: str
-    manager: str  # its control address, host:port
-    memory_bytes: int
-    data_dir: Path  # for results
-    version: str
-    listen: str = "127.0.0.1:0"
-    advertise: str | None = None  # the host that others dial; None: the one listened on
-    security: Security = field(default_factory=Security)
-    heartbeat_s: float = 1.0
-    roots: tuple[str, ...] = ()  # beside data_dir: where files of streams, results, spill may be
-
-
 class ProcessorServer:
-    """A running processor. `wait` returns when it is over, and says why."""
+    """A running worker. `wait` returns when it is over, and says why."""
 
     def __init__(self, settings: ProcessorSettings) -> None:
-        check_name("processor", settings.name)
         keep_lean()
         self._settings = settings
         self.name = ProcessorId(settings.name)
@@ -93,8 +80,10 @@ class ProcessorServer:
             self.name, settings.memory_bytes, self, cpu_s=time.thread_time, now_s=time.monotonic()
         )
         self._data_plane = DataPlane(self._loop, settings.data_dir)
-        self._peers = Peers(self.name, settings.security, self._acknowledged)
+        self._peers = Peers(self.name, settings.security, self.acknowledged)
         self._log_sender = LogSender(settings.data_dir, self._peers.send_log)
+        self.neighbours: Mapping[ProcessorId, ProcessorServer] = {}
+        """The other workers of this process."""
         self._line: queue.SimpleQueue[bytes | None] | None = None  # None: not attached
         self._incarnation = time.time_ns()
         self._over = threading.Event()
@@ -128,16 +117,16 @@ class ProcessorServer:
         for target in (self._attach, self._beat):
             threading.Thread(target=target, name=target.__name__, daemon=True).start()
 
-    def wait(self) -> None:
-        """Until it has left or was stopped; raises why it could not go on.
+    def wait(self, timeout_s: float) -> bool:
+        """For a while, until it has left or was stopped, and whether it has.
 
-        It looks up now and then: a signal may reach another thread than this one, whose handlers
-        run only when it wakes.
+        Raises why it could not go on. Ask again and again: a signal may reach another thread than
+        this one, whose handlers run only when it wakes.
         """
-        while not self._over.wait(LOOK_UP_S):
-            pass
+        self._over.wait(timeout_s)
         if self._cause is not None:
             raise self._cause
+        return self._over.is_set()
 
     def leave(self) -> None:
         """Have the cluster take over what is here, then end; safe in a signal handler.
@@ -178,11 +167,18 @@ class ProcessorServer:
 
     def send_frame(self, to: ProcessorId, split: SplitId, number: int, item: Item | None) -> None:
         """See Shell."""
-        self._peers.send_frame(to, split, number, item)
+        if (near := self.neighbours.get(to)) is None:
+            self._peers.send_frame(to, split, number, item)
+        else:
+            size_bytes = item.size_bytes if isinstance(item, Keyed) else 0
+            near.post(lambda worker: worker.frame(split, number, item, size_bytes))
 
     def send_ack(self, to: ProcessorId, ack: LinkAck) -> None:
         """See Shell."""
-        self._data_plane.send_ack(to, ack)
+        if (near := self.neighbours.get(to)) is None:
+            self._data_plane.send_ack(to, ack)
+        else:
+            near.acknowledged(self.name, ack)
 
     def send_groups(
         self, to: ProcessorId, message: ReceivePartitions, ended: Callable[[], None]
@@ -191,7 +187,10 @@ class ProcessorServer:
 
         def send() -> None:
             with suppress(DovetailError):  # the manager asks again, or rolls back
-                self._peers.send_groups(to, message)
+                if (near := self.neighbours.get(to)) is None:
+                    self._peers.send_groups(to, message)
+                else:
+                    near.take_groups(message)
             self._loop.post(ended)
 
         threading.Thread(target=send, name="ship", daemon=True).start()
@@ -206,12 +205,20 @@ class ProcessorServer:
         self._loop.take_snapshot()
         self._beat_now.set()
 
-    def _acknowledged(self, source: ProcessorId, ack: LinkAck) -> None:
-        self._loop.post(
-            lambda: self._worker.acknowledged(
-                source, ack.split, ack.number, ack.allowed_bytes, ack.done_number
-            )
-        )
+    # What other threads and neighbours tell the worker --------------------------------------------
+
+    def post(self, event: Callable[[Worker], None]) -> None:
+        """Have the worker handle something."""
+        self._loop.post(lambda: event(self._worker))
+
+    def acknowledged(self, source: ProcessorId, ack: LinkAck) -> None:
+        """A join tells how far it is."""
+        news = (ack.split, ack.number, ack.allowed_bytes, ack.done_number)
+        self.post(lambda worker: worker.acknowledged(source, *news))
+
+    def take_groups(self, message: ReceivePartitions) -> None:
+        """A chunk of a move arrived; Refusal if it cannot be for this worker."""
+        self._data_plane.take_groups(message)
 
     # The manager ----------------------------------------------------------------------------------
 
@@ -266,6 +273,8 @@ class ProcessorServer:
             self._let_go()
             return
 
+        near = {self.name, *self.neighbours}
+
         def handle() -> None:
             self._worker.control(message)
             if self._worker.leaving and not self._leaving.is_set():
@@ -274,7 +283,7 @@ class ProcessorServer:
                     target=self._hand_over_logs, name="log hand-over", daemon=True
                 ).start()
             self._peers.set_links(
-                {p: a for p, a in self._worker.peers.items() if p != self.name},
+                {p: a for p, a in self._worker.peers.items() if p not in near},
                 {split for q in self._worker.queries.values() for split in q.links.splits},
             )
 

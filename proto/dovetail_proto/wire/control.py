@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError, Message
 from dovetail_proto import messages as m
 from dovetail_proto.errors import Domain, Refusal
 from dovetail_proto.handover import handover_from_json
-from dovetail_proto.ids import NAME, ProcessorId
+from dovetail_proto.ids import OWNER, ProcessorId
 from dovetail_proto.partition_map import MapPatch
 from dovetail_proto.query import INPUTS_MAX
 from dovetail_proto.v1 import control_pb2 as pb
@@ -24,7 +24,8 @@ from dovetail_proto.wire.fields import (
     GROUPS,
     MOVE,
     NAME_FIELD,
-    NAME_OR_NONE,
+    OWNER_FIELD,
+    OWNER_OR_NONE,
     POSITIVE,
     SIZES,
     SOME_GROUPS,
@@ -92,7 +93,7 @@ def _read_patch(value: Any, where: str) -> MapPatch:
         NAME_FIELD.read(value.query, f"{where}.query"),
         POSITIVE.read(value.from_version, f"{where}.from_version"),
         POSITIVE.read(value.to_version, f"{where}.to_version"),
-        tuple((c.group, NAME_FIELD.read(c.owner, f"{where}.owner")) for c in value.changes),
+        tuple((c.group, OWNER_FIELD.read(c.owner, f"{where}.owner")) for c in value.changes),
     )
     if patch.to_version < patch.from_version:
         raise refuse(f"{where}.to_version", patch.to_version, "after from_version")
@@ -175,19 +176,19 @@ SPECS: dict[type, Spec] = {
             "ref": REF,
             "chunk": CHUNK,
             "groups": SOME_GROUPS,
-            "sender": NAME_FIELD,
+            "sender": OWNER_FIELD,
             "splits": SPLITS,
         },
     ),
     m.Deactivated: (pb.Deactivated, {"ref": REF, "chunk": CHUNK}),
     m.SendPartitions: (
         pb.SendPartitions,
-        {"ref": REF, "chunk": CHUNK, "groups": SOME_GROUPS, "receiver": NAME_FIELD},
+        {"ref": REF, "chunk": CHUNK, "groups": SOME_GROUPS, "receiver": OWNER_FIELD},
     ),
     m.Received: (pb.Received, {"ref": REF, "chunk": CHUNK, "size_bytes": COUNT}),
     m.ReactivatePartitions: (
         pb.ReactivatePartitions,
-        {"ref": REF, "chunk": CHUNK, "groups": SOME_GROUPS, "owner": NAME_FIELD, "patch": PATCH},
+        {"ref": REF, "chunk": CHUNK, "groups": SOME_GROUPS, "owner": OWNER_FIELD, "patch": PATCH},
     ),
     m.Reactivated: (pb.Reactivated, {"ref": REF, "chunk": CHUNK, "map_version": POSITIVE}),
     m.Reserve: (pb.Reserve, {"ref": REF, "size_bytes": COUNT}),
@@ -217,7 +218,7 @@ SPECS: dict[type, Spec] = {
     m.Join: (
         pb.Join,
         {
-            "processor": NAME_FIELD,
+            "processor": OWNER_FIELD,
             "incarnation": POSITIVE,
             "version": TEXT,
             "memory_limit_bytes": POSITIVE,
@@ -258,7 +259,7 @@ SPECS: dict[type, Spec] = {
     m.Heartbeat: (
         pb.Heartbeat,
         {
-            "processor": NAME_FIELD,
+            "processor": OWNER_FIELD,
             "incarnation": POSITIVE,
             "used_bytes": COUNT,
             "loads": LOADS,
@@ -273,12 +274,17 @@ SPECS: dict[type, Spec] = {
     ),
     m.Heard: (
         pb.Heard,
-        {"epoch": POSITIVE, "processor": NAME_FIELD, "incarnation": POSITIVE, "member": FLAG},
+        {"epoch": POSITIVE, "processor": OWNER_FIELD, "incarnation": POSITIVE, "member": FLAG},
     ),
     m.Assign: (pb.Assign, {"epoch": POSITIVE, "version": POSITIVE, "document": DOCUMENT}),
     m.Leave: (
         pb.Leave,
-        {"processor": NAME_FIELD, "incarnation": POSITIVE, "successor": NAME_OR_NONE, "ends": FLAG},
+        {
+            "processor": OWNER_FIELD,
+            "incarnation": POSITIVE,
+            "successor": OWNER_OR_NONE,
+            "ends": FLAG,
+        },
     ),
     m.StopQuery: (pb.StopQuery, {"query": NAME_FIELD, "epoch": POSITIVE, "cause": TEXT}),
     m.QueryStopped: (pb.QueryStopped, {"query": NAME_FIELD, "epoch": POSITIVE}),
@@ -309,7 +315,7 @@ def decode(data: bytes) -> tuple[ProcessorId | None, m.ControlMessage]:
         envelope = pb.ControlEnvelope.FromString(data)
     except DecodeError as e:
         raise Refusal(Domain.MESSAGE, f"ControlEnvelope does not parse: {e}") from e
-    if envelope.source and not NAME.fullmatch(envelope.source):
+    if envelope.source and not OWNER.fullmatch(envelope.source):
         raise refuse("ControlEnvelope.source", envelope.source, "a processor's name")
     field = envelope.WhichOneof("message")
     if field is None:

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Annotated, Any
 
 from dovetail_proto.errors import Domain, Refusal
-from dovetail_proto.ids import LOG_NAME, MOVE_ID, NAME
+from dovetail_proto.ids import LOG_NAME, MOVE_ID, NAME, OWNER
 from dovetail_proto.query import INPUTS_MAX, PARTITIONS_MAX
 
 COUNT_MAX = (1 << 63) - 1
@@ -192,7 +192,8 @@ def limited(bytes_max: int) -> Codec:
 
 
 NAME_FIELD = matching(NAME, "a name of a-z, 0-9, '_' and '-'")
-NAME_OR_NONE = matching(re.compile(f"({NAME.pattern})?"), "a name or nothing")
+OWNER_FIELD = matching(OWNER, "a processor's name")
+OWNER_OR_NONE = matching(re.compile(f"({OWNER.pattern})?"), "a processor's name or nothing")
 LOG = matching(LOG_NAME, "a log's name")
 RUN_NAME = matching(re.compile(r"[a-z0-9_-]{1,64}-[0-9]{1,20}"), "a run's name")
 """See `dovetail_manager.records.QueryRecord.run`."""
@@ -220,6 +221,7 @@ SCHEMA = limited(SCHEMA_BYTES_MAX)
 
 # Types of fields, annotated with how they are read; see `wire.admin`.
 Name = Annotated[str, NAME_FIELD]
+Owner = Annotated[str, OWNER_FIELD]
 Log = Annotated[str, LOG]
 Run = Annotated[str, RUN_NAME]
 Move = Annotated[str, MOVE]

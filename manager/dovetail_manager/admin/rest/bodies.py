@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from dovetail_proto import admin as a
-from dovetail_proto.ids import NAME
+from dovetail_proto.ids import NAME, OWNER
 from dovetail_proto.query import PARTITIONS_DEFAULT, PARTITIONS_MAX
 from dovetail_proto.wire.fields import (
     COUNT_MAX,
@@ -31,6 +31,7 @@ def _readable(text: str) -> str:
 
 
 Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$", examples=["prices"])]
+ProcessorName = Annotated[str, Field(pattern=f"^{OWNER.pattern}$", examples=["p1"])]
 Text = Annotated[str, Field(max_length=TEXT_CHARS_MAX), AfterValidator(_readable)]
 Sql = Annotated[str, Field(min_length=1, max_length=SQL_CHARS_MAX), AfterValidator(_readable)]
 Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
@@ -97,7 +98,7 @@ class MoveBody(Request):
     """Move groups to a processor."""
 
     groups: Groups
-    to: Name
+    to: ProcessorName
 
 
 class PinBody(Request):

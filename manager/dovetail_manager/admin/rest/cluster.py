@@ -9,7 +9,13 @@ from starlette.responses import HTMLResponse, StreamingResponse
 
 from dovetail_manager.admin.metrics import CONTENT_TYPE
 from dovetail_manager.admin.rest import answers
-from dovetail_manager.admin.rest.context import NEEDS_TOKEN, Context, PathName, ask, refusals
+from dovetail_manager.admin.rest.context import (
+    NEEDS_TOKEN,
+    Context,
+    ProcessorPathName,
+    ask,
+    refusals,
+)
 from dovetail_proto import admin as a
 
 EVENT_STREAM: dict[int | str, dict[str, Any]] = {
@@ -50,7 +56,7 @@ def routes(context: Context) -> APIRouter:
         tags=["cluster"],
         dependencies=NEEDS_TOKEN,
     )
-    async def leave(name: PathName) -> Any:
+    async def leave(name: ProcessorPathName) -> Any:
         """Move a processor's groups and streams away and let it go; answers when that has begun."""
         return await ask(service.leave, a.ProcessorRef(name))
 

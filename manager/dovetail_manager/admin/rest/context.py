@@ -15,7 +15,7 @@ from dovetail_manager.admin.rest import answers
 from dovetail_manager.admin.rest.data_plane import DataPlane
 from dovetail_manager.admin.rest.events import EventHub
 from dovetail_manager.admin.service import AdminService
-from dovetail_proto.ids import NAME
+from dovetail_proto.ids import NAME, OWNER
 
 Plain = TypeVar("Plain")
 
@@ -25,6 +25,7 @@ NEEDS_TOKEN = [
 """For the OpenAPI document alone: `guards` has looked at the token before any path is."""
 
 PathName = Annotated[str, Path(pattern=f"^{NAME.pattern}$", examples=["prices"])]
+ProcessorPathName = Annotated[str, Path(pattern=f"^{OWNER.pattern}$", examples=["p1"])]
 """A name in a path."""
 
 
