@@ -10,7 +10,7 @@ free by itself: a query is being closed, or holds rows back until a move ends.
 
 The worker asks after every step, and steps one query at a time: all together never hold more than
 the pool, but for a newcomer's minimum until others have pushed. Queues of a burst are kept in what
-is free, too, at most in half of it.
+is free, too, at most in half of it; the one batch that every arc takes in cuts nobody's minimum.
 
 Worked example: a pool of 100, minimum 5 each. q1 holds 60, q2 came and holds 10. q1 may hold 90,
 q2 40. q1 grows to 88, then q2 is short at 12: under `disk` q1 may hold 88 − 12 and pushes; under
@@ -57,6 +57,16 @@ class Claim:
     def lent(self) -> int:
         """What it can give back."""
         return max(0, self.held - self.minimum) if self.spills else 0
+
+
+def beside_queues(pool_bytes: int, queued_bytes: int, claims: Sequence[Claim]) -> int:
+    """The pool without what is queued; what queries are sure of and cannot give back stays in it.
+
+    Every arc takes one batch in, whatever is free. If that cut a minimum, a query would be short
+    for good: what is queued waits for its join, and the join for memory.
+    """
+    kept = sum(c.sure - c.lent for c in claims)
+    return max(pool_bytes - queued_bytes, min(pool_bytes, kept))
 
 
 def limits(pool_bytes: int, claims: Sequence[Claim]) -> list[int]:
@@ -123,14 +133,14 @@ class MemoryPool:
         return [q for q in self._all.values() if q.stage is Stage.RUNNING]
 
     def _pool_of(self, running: Sequence[Query]) -> int:
-        fixed = sum(q.bounds.fixed for q in running)
-        return self.memory_bytes - fixed - self._queues.used_bytes
+        return self.memory_bytes - sum(q.bounds.fixed for q in running)
 
     @property
     def room_bytes(self) -> int:
         """What a further query can get, queues and state together."""
         running = self._running
-        return left_for_another(self._pool_of(running), [q.claim for q in running])
+        free = self._pool_of(running) - self._queues.used_bytes
+        return left_for_another(free, [q.claim for q in running])
 
     def bounds(
         self, task: QueryTask, here: ProcessorId, peers: int, query: Query | None
@@ -165,7 +175,8 @@ class MemoryPool:
     def _bears(self, more_bytes: int) -> bool:
         """Whether the minimums of all are still there if queues take so much more."""
         running = self._running
-        return self._pool_of(running) - more_bytes >= sum(q.bounds.minimum for q in running)
+        left = self._pool_of(running) - self._queues.used_bytes - more_bytes
+        return left >= sum(q.bounds.minimum for q in running)
 
     def share(self, *, anew: bool = False) -> None:
         """Tell every query how much state it may hold; have the last one stop if it must.
@@ -174,12 +185,13 @@ class MemoryPool:
         """
         running = self._running
         claims = [q.claim for q in running]
-        pool_bytes = self._pool_of(running)
-        shared = ([q.task.run for q in running], claims, pool_bytes)
+        whole_bytes, queued_bytes = self._pool_of(running), self._queues.used_bytes
+        pool_bytes = beside_queues(whole_bytes, queued_bytes, claims)
+        shared = ([q.task.run for q in running], claims, whole_bytes, queued_bytes)
         if not anew and self._shared == shared:
             return
         self._shared = shared
-        free = pool_bytes - sum(c.sure for c in claims) + self._queues.used_bytes
+        free = whole_bytes - sum(c.sure for c in claims)
         self._queues.limit_bytes = max(0, min(free // 2, self.memory_bytes // QUEUES_SHARE))
         for query, limit in zip(running, limits(pool_bytes, claims), strict=True):
             query.set_room(limit, pool_bytes // len(running))

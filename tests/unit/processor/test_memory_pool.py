@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail_manager.planner import plan_query
-from dovetail_processor.memory_pool import Claim, gives_way, left_for_another, limits, used_up
+from dovetail_processor.memory_pool import (
+    Claim,
+    beside_queues,
+    gives_way,
+    left_for_another,
+    limits,
+    used_up,
+)
 from dovetail_proto.assignment import DiskSettings, Phase
 from dovetail_proto.cluster_memory import HELD_BATCHES, smallest_limit
 from dovetail_proto.ids import GroupId, QueryName, split_id
@@ -196,3 +203,30 @@ def test_whoever_grows_to_its_limit_all_together_stay_within_the_pool(
     for i, limit in enumerate(limits(pool, claims)):
         assert limit >= min(claims[i].minimum, limit + 1)
         assert limit + sum(c.sure for j, c in enumerate(claims) if j != i) <= pool
+
+
+def test_what_is_queued_takes_what_is_free_and_nobodys_own() -> None:
+    """Of 100: 30 queued leave 70, but 65 are held or sure; what is lent can be pushed."""
+    claims = [claim(60), claim(0)]
+    assert beside_queues(100, 0, claims) == 100
+    assert beside_queues(100, 30, claims) == 70
+    assert beside_queues(100, 90, claims) == 65
+    assert beside_queues(100, 90, [claim(60, spills=True), claim(0)]) == 10
+    assert beside_queues(60, 10, claims) == 60, "there is no more than there is"
+
+
+def test_no_query_stops_because_batches_are_queued(tmp_path: Path) -> None:
+    """Little more than two queries are sure of, and every split gets a batch that is larger."""
+    least = smallest_limit(inputs=2, partitions=8, hosted=2, peers=1)
+    one = two(2 * least + (128 << 10), DiskSettings(allowed=True), tmp_path)
+    queries = list(one.worker.queries.values())
+    own = sum(q.bounds.fixed + q.bounds.minimum for q in queries)
+    assert one.worker.memory_bytes - own < queries[0].bounds.shares.batch
+    for n in range(20):
+        keys = np.arange(1000 * n, 1000 * (n + 1))  # as many bytes as a batch may have, about
+        batch = pa.RecordBatch.from_arrays([pa.array(keys), pa.array(keys * 1.0)], schema=SCHEMA)
+        routed = [one.send(stream, batch) for stream in "ab"]
+        one.settle()
+        assert all(routed), "all is taken in"
+    assert [q.stage for q in queries] == [Stage.RUNNING] * 2, [q.cause for q in queries]
+    assert all(q.pusher is not None and q.pusher.pushes for q in queries)
