@@ -97,14 +97,18 @@ class SimFeed:
             self._sent += 1
             self._send(self._sent)
         elif self._sent > self._answered and now_s - self._heard_s > PATIENCE_S:
-            self._call_anew()
-            for number in range(self._answered + 1, self._sent + 1):
-                self._send(number)
+            self._send_again(self._answered + 1)
         if self._answered > self._before and random.random() < self.scenario.repeats:
-            self._call_anew()  # it does not know that it was answered
-            self._send(random.randint(self._before + 1, self._answered))
+            oldest = max(self._before, self._answered - self._ahead) + 1
+            self._send_again(random.randint(oldest, self._answered))  # the answers were lost
         if not self.done or self.scenario.repeats:
             self.world.at(self._gap_s * (0.5 + random.random()), self, self._timer)
+
+    def _send_again(self, first: int) -> None:
+        """All from `first` on, as a client does: behind what was not answered nothing was."""
+        self._call_anew()
+        for number in range(first, self._sent + 1):
+            self._send(number)
 
     def _call_anew(self) -> None:
         self._heard_s = self.world.now_s
@@ -141,6 +145,8 @@ class SimFeed:
 
     def _begin_again(self) -> None:
         """The stream's home has died: what was not answered is sent under another name."""
+        if not self.scenario.store.died:
+            raise Violation(f"{self.stream} does not know {self.source} any more: no home has died")
         self.world.tell(self.address, "is not known any more; begins again")
         self._names += 1
         self._before = self._sent = self._answered

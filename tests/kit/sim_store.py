@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from dovetail_manager.journal import Write
+from dovetail_manager.membership import MemberState
 from dovetail_manager.records import End
 from dovetail_proto.assignment import Phase
 from dovetail_proto.ids import Epoch
@@ -21,6 +22,7 @@ class SimStore:
         self.entries: dict[str, str] = {}
         self.closing_s: dict[str, float] = {}  # when it was written down that a query closes
         self.failed: set[str] = set()  # queries
+        self.died: set[str] = set()  # processors
 
     def acquire(self) -> tuple[Epoch, int, dict[str, str]]:
         """Let a new manager lead."""
@@ -53,6 +55,8 @@ class SimStore:
                 self.closing_s.setdefault(name, now_s)
             if record["end"] == End.FAILED:
                 self.failed.add(name)
+        elif kind == "member" and json.loads(value)["state"] == MemberState.DEAD:
+            self.died.add(name)
 
     def _check_maps(self, w: Write) -> None:
         """One owner per group and version: a map follows its predecessor by a version.
