@@ -335,7 +335,8 @@ class Query:
 
     def _give_memory_back(self) -> None:
         """It has ended: others have its memory from now on, unless a job still reads it."""
-        if not self.memory.pushing and not self.moves.reading:
+        pushing = self.pusher is not None and self.pusher.reading
+        if not pushing and not self.moves.reading:
             self.state.slab.give_back()
 
     def _record(self, totals: SinkTotals) -> RunRecord:

@@ -62,6 +62,8 @@ class Pusher:
         self._failed = failed
         self._under_way: _UnderWay | None = None
         self._cancelled = False  # read by the lane
+        self.reading = False
+        """Whether a job reads the state, or is about to: also one that was given up."""
         self._now_s = 0.0
         self.no_room = ""
         """Why what is being written waits: its place is full. Empty if it does not."""
@@ -154,6 +156,7 @@ class Pusher:
         under_way.again_s = None
 
         def written(outcome: Outcome[PushManifest | None]) -> None:
+            self.reading = False
             if self._under_way is not under_way:
                 return  # it was given up
             error = outcome.error
@@ -169,6 +172,7 @@ class Pusher:
             else:
                 under_way.done(outcome.value)
 
+        self.reading = True
         self._lane.run(under_way.work, written)
 
     def _push(self, detached: Detached, held_bytes: int) -> PushManifest:

@@ -230,3 +230,20 @@ def test_no_query_stops_because_batches_are_queued(tmp_path: Path) -> None:
         assert all(routed), "all is taken in"
     assert [q.stage for q in queries] == [Stage.RUNNING] * 2, [q.cause for q in queries]
     assert all(q.pusher is not None and q.pusher.pushes for q in queries)
+
+
+def test_memory_that_a_push_still_reads_is_not_given_back_when_its_query_fails(
+    tmp_path: Path,
+) -> None:
+    """The job is given up, but runs: what it reads has to be what was detached."""
+    one = HandWorker(PLAN, spill=tmp_path, disk=DiskSettings(allowed=True))
+    one.assign()
+    one.settle()
+    one.send("a", pa.record_batch([[1, 2, 3], [1.0, 2.0, 3.0]], schema=SCHEMA))
+    one.settle()
+    query = one.query
+    assert query.memory.push(1 << 20, one.now_s)
+    assert query.state.slab.raw.any()
+    query.stop("it fails")
+    assert one.lane("spill").jobs
+    assert query.state.slab.raw.any(), "the job has not read it yet"
