@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dovetail_processor.graph.arc import QueuePool
+from dovetail_processor.process_memory import ProcessMemory
 from dovetail_proto.assignment import QueryTask
 from dovetail_proto.cluster_memory import ClusterShares, cluster_shares, newcomer_shares
 from dovetail_proto.errors import MemoryLimitError
@@ -121,9 +122,15 @@ class MemoryPool:
     """The memory of one worker, and the queries that share it, in order of arrival."""
 
     def __init__(
-        self, memory_bytes: int, queries: Mapping[QueryName, Query], queues: QueuePool
+        self,
+        here: ProcessorId,
+        memory: ProcessMemory,
+        queries: Mapping[QueryName, Query],
+        queues: QueuePool,
     ) -> None:
-        self.memory_bytes = memory_bytes
+        self._here = here
+        self._memory = memory
+        self.memory_bytes = memory.part_bytes
         self._all = queries
         self._queues = queues
         self._shared: object = None  # what was shared last, among whom
@@ -185,9 +192,13 @@ class MemoryPool:
         """
         running = self._running
         claims = [q.claim for q in running]
+        fixed, held = sum(q.bounds.fixed for q in running), sum(c.held for c in claims)
+        held += self._queues.used_bytes
+        self.memory_bytes = self._memory.grant(self._here, fixed, held)
         whole_bytes, queued_bytes = self._pool_of(running), self._queues.used_bytes
         pool_bytes = beside_queues(whole_bytes, queued_bytes, claims)
-        shared = ([q.task.run for q in running], claims, whole_bytes, queued_bytes)
+        may_grow = self._memory.may_grow(self._here)
+        shared = ([q.task.run for q in running], claims, whole_bytes, queued_bytes, may_grow)
         if not anew and self._shared == shared:
             return
         self._shared = shared
@@ -197,5 +208,5 @@ class MemoryPool:
             query.set_room(limit, pool_bytes // len(running))
         if any(c.short for c in claims):
             claims = [q.claim for q in running]  # with the room that they have been given
-            if (last := gives_way(claims)) is not None:
-                running[last].fail(used_up(self.memory_bytes, claims))
+            if (last := gives_way(claims)) is not None and not may_grow:
+                running[last].fail(used_up(self._memory.limit_bytes, claims))

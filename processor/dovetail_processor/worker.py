@@ -24,6 +24,7 @@ from dovetail_processor.join.transfer import Arrived
 from dovetail_processor.memory_pool import MemoryPool
 from dovetail_processor.operators.home import Sent
 from dovetail_processor.operators.link_end import Marker
+from dovetail_processor.process_memory import ProcessMemory
 from dovetail_processor.query import Query, cause_of
 from dovetail_processor.scheduling.depth_first import DepthFirst
 from dovetail_processor.shell.interface import Shell
@@ -70,19 +71,21 @@ class _Waiter:
 
 
 class Worker:
-    """See the module. `cpu_s` tells how long the thread that runs it has computed."""
+    """See the module. `memory` is the process's; `cpu_s` tells how long its thread has computed."""
 
     def __init__(
         self,
         here: ProcessorId,
-        memory_bytes: int,
+        memory: ProcessMemory,
         shell: Shell,
         *,
         cpu_s: Callable[[], float] = lambda: 0.0,
         now_s: float = 0.0,
     ) -> None:
         self.here = here
-        self.memory_bytes = memory_bytes
+        self.memory = memory
+        memory.join(here, shell.wake)
+        self.memory_bytes = memory_bytes = memory.part_bytes
         self.now_s = now_s  # of the event that is being handled
         self._shell = shell
         self._cpu_s = cpu_s
@@ -94,7 +97,7 @@ class Worker:
         self.peers: Mapping[ProcessorId, str] = {}
         self.queries: dict[QueryName, Query] = {}
         self.queues = QueuePool()
-        self.pool = MemoryPool(memory_bytes, self.queries, self.queues)
+        self.pool = MemoryPool(here, memory, self.queries, self.queues)
         self.strategy = DepthFirst()
         self.streams = Streams(
             self.queries, memory_bytes, shell, lambda: self.now_s, self.strategy.forget
@@ -304,7 +307,7 @@ class Worker:
                     task,
                     self.here,
                     bounds=bounds,
-                    memory_bytes=self.memory_bytes,
+                    memory_bytes=self.memory.limit_bytes,
                     queues=self.queues,
                     shell=self._shell,
                     clock=lambda: self.now_s,
@@ -334,6 +337,7 @@ class Worker:
             if query.stage is Stage.RUNNING:
                 query.stop(cause)
         self.streams.drop()
+        self.memory.leave(self.here)
 
     @property
     def finds_nothing_more(self) -> bool:

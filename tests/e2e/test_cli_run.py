@@ -6,11 +6,14 @@ from decimal import Decimal
 from pathlib import Path
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from dovetail_bench.oracle import compare
+from dovetail_proto.cluster_memory import cluster_shares
+from dovetail_proto.partitioning import canonical_keys, partition_ids
 from kit.cli import dovetail
 from kit.trades import SQL, streams, write_all
 
@@ -101,6 +104,21 @@ def test_threads_share_memory_and_give_the_exact_join(
     assert compare(out, SQL, LARGE).equal
     writers = {f.stem.rpartition("-")[0] for f in (out / "phase=run").iterdir()}
     assert writers == {f"prices-{n}" for n in range(threads)}
+
+
+def test_a_thread_uses_the_memory_that_its_neighbour_does_not_need(tmp_path: Path) -> None:
+    """All keys are of one of two groups: half of the memory would be too little for them."""
+    keys = canonical_keys([pa.array(range(900_000))], (pa.int64(),)).hashes
+    chosen = pa.array(np.flatnonzero(partition_ids(keys, 2) == 0))
+    tables = {"l": pa.table({"k": chosen}), "r": pa.table({"k": chosen})}
+    inputs = write_all(tables, tmp_path, "parquet")
+    flags = ["--memory", "64MB", "--threads", "2", "--partitions", "2", "--policy", "none"]
+    sql = "SELECT l.k FROM l JOIN r ON l.k = r.k"
+    done = dovetail("run", sql, *inputs, "--output", "none", *flags, "--json")
+    assert done.code == 0, done.err
+    assert done.json["results_run"] == len(chosen)
+    each = cluster_shares(32_000_000, inputs=2, partitions=2, hosted=1, peers=2)
+    assert done.json["peak_state_bytes"][0] > each.shares.state
 
 
 def test_threads_that_memory_does_not_suffice_for_are_refused(query: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from dovetail_processor.jobs import Outcome, outcome_of
 from dovetail_processor.operators.home import Sent
 from dovetail_processor.operators.links import Item
+from dovetail_processor.process_memory import ProcessMemory
 from dovetail_processor.query import Query
 from dovetail_processor.sinks import SinkTotals
 from dovetail_processor.sources.file_source import FileSource
@@ -185,6 +186,9 @@ class HandShell:
         """Count."""
         self.beats += 1
 
+    def wake(self) -> None:
+        """Nobody shares its memory."""
+
     def give_up(self, error: DovetailError) -> None:
         """A defect."""
         raise error
@@ -205,7 +209,7 @@ class HandWorker:
     ) -> None:
         self.now_s = 0.0
         self.shell = HandShell(spill)
-        self.worker = Worker(HERE, memory_bytes, self.shell)
+        self.worker = Worker(HERE, ProcessMemory(memory_bytes, 1), self.shell)
         self.shell.post = lambda event: self.worker.handle(event, self.now_s)
         self._plan = plan
         self._name = name = QueryName(plan.name)

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from dovetail_processor.operators.home import Sent
 from dovetail_processor.operators.links import Item
+from dovetail_processor.process_memory import ProcessMemory
 from dovetail_processor.shell.files import ProcessorFiles
 from dovetail_processor.shell.frames import pack, unpack
 from dovetail_processor.shell.threads import ThreadLane, WorkerLoop
@@ -79,6 +80,10 @@ class _Net:
         self.snapshot = self.loop.worker.heartbeat()
         self.news.set()
 
+    def wake(self) -> None:
+        """See Shell."""
+        self.loop.wake()
+
     def give_up(self, error: DovetailError) -> None:
         """A defect."""
         raise error
@@ -102,7 +107,7 @@ class LocalWorkers:
         self.nets = {n: _Net(self, n, folder) for n in self.names}
         self.workers: dict[ProcessorId, Worker] = {}
         for n, net in self.nets.items():
-            worker = Worker(n, memory_bytes, net, now_s=time.monotonic())
+            worker = Worker(n, ProcessMemory(memory_bytes, 1), net, now_s=time.monotonic())
             self.workers[n] = net.loop.worker = worker
             net.snapshot = worker.heartbeat()
         self.give_groups(*self.names)

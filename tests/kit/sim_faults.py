@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from dovetail_proto.ids import ProcessorId, process_of
 from kit.sim_processor import SimProcessor
 
 if TYPE_CHECKING:
@@ -160,8 +161,9 @@ def _running(scenario: Scenario, name: str) -> SimProcessor | None:
 
 def _pause_processor(scenario: Scenario, name: str, pause_s: float) -> None:
     if (processor := _running(scenario, name)) is not None:
-        processor.paused_until_s = scenario.world.now_s + pause_s
-        scenario.world.tell(processor.address, f"PAUSES for {pause_s} s")
+        for worker in (processor, *scenario.neighbours(processor)):
+            worker.paused_until_s = scenario.world.now_s + pause_s
+            scenario.world.tell(worker.address, f"PAUSES for {pause_s} s")
 
 
 def _crash_processor(scenario: Scenario, name: str) -> None:
@@ -170,7 +172,9 @@ def _crash_processor(scenario: Scenario, name: str) -> None:
 
 
 def _restart(scenario: Scenario, name: str) -> None:
-    """A crashed processor comes back, empty, under its old name."""
-    former = [p for p in scenario.processors if p.id == name]
-    if former and former[-1].crashed and not former[-1].ended:
-        scenario.start_processor(name)
+    """A crashed processor comes back, empty, under its old name; so do its process's workers."""
+    process = process_of(ProcessorId(name))
+    newest = {p.id: p for p in scenario.processors if process_of(p.id) == process}
+    for former in newest.values():
+        if former.crashed and not former.ended:
+            scenario.start_processor(former.id)

@@ -123,7 +123,7 @@ def _clean_up(query: Submission, output: Path) -> tuple[pa.Table, int]:
 
 def _check_cause(scenario: Scenario, query: Submission, kinds: set[str]) -> None:
     cause, happened = query.end[1], scenario.world.happened
-    if died := re.match(r"processor (\w+) died", cause):
+    if died := re.match(r"processor ([\w.]+) died", cause):
         crashed = any(p.crashed and p.id == died[1] for p in scenario.processors)
         if crashed or kinds & DEADLY:
             return

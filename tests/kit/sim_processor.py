@@ -18,6 +18,7 @@ from dovetail_processor.batches import Stamped, stamped
 from dovetail_processor.join.transfer import decode
 from dovetail_processor.operators.home import Home, Reader, Sent
 from dovetail_processor.operators.links import Item
+from dovetail_processor.process_memory import ProcessMemory
 from dovetail_processor.shell.frames import pack, unpack
 from dovetail_processor.worker import Worker
 from dovetail_proto.arrow_bytes import from_bytes
@@ -68,7 +69,7 @@ class Parts:
 
 
 class SimProcessor:
-    """One process of a processor, from its start to its end. It is its worker's shell."""
+    """A worker's shell, from its start to its end; some share a process with a neighbour."""
 
     def __init__(
         self, world: World, scenario: Scenario, name: str, start: int, memory_bytes: int
@@ -83,7 +84,9 @@ class SimProcessor:
         self.memory_bytes = memory_bytes
         self._incarnation = scenario.next_incarnation()
         self.files = SimFiles(scenario.disk, self.id, scenario.sink_opened)
-        self.worker = Worker(self.id, memory_bytes, self, now_s=world.now_s)
+        self._stepping = False  # a step is due at once
+        self._looked = False  # nothing has changed since the last look at the worker
+        self.worker = Worker(self.id, ProcessMemory(memory_bytes, 1), self, now_s=world.now_s)
         self.watch = Watch(self.worker, scenario)
         self._snapshot = self.worker.heartbeat()
         self._attached = ""  # the manager that has heard our Join
@@ -91,9 +94,7 @@ class SimProcessor:
         self._feeds: dict[tuple[str, int], int] = {}  # batches that came on sources' calls
         self._waited: dict[tuple[str, int], list[tuple[Reader, int]]] = {}
         """By batch: who has to take it before it is answered, and its rows by then."""
-        self._stepping = False  # a step is due at once
         self._beating = False  # a heartbeat is due at once
-        self._looked = False  # nothing has changed since the last look at the worker
         self._handed: Leaving | None = None  # the successor that has our results
         world.nodes[self.address] = self
         world.at(world.random.random() * HEARTBEAT_S, self, self._timer)
@@ -167,6 +168,11 @@ class SimProcessor:
         if not self._beating:
             self._beating = True
             self.world.at(BEAT_S, self, self._beat)
+
+    def wake(self) -> None:
+        """See Shell."""
+        self._looked = False
+        self._go_on()
 
     def give_up(self, error: DovetailError) -> None:
         """See Shell."""
@@ -336,6 +342,8 @@ class SimProcessor:
             self.crashed = True
             self.world.happened.add("processor crash")
             self.world.tell(self.address, f"CRASHES {why}")
+            for neighbour in self.scenario.neighbours(self):
+                neighbour.crash("with its process")
 
     def check(self) -> None:
         """Invariants of this node, unless nothing was done since they were looked at."""

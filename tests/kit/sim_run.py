@@ -24,7 +24,7 @@ from dovetail_processor.worker import Worker
 from dovetail_proto import spill_format
 from dovetail_proto.assignment import DiskSettings
 from dovetail_proto.cluster_memory import cluster_shares, smallest_limit
-from dovetail_proto.ids import StreamName
+from dovetail_proto.ids import StreamName, process_of
 from dovetail_proto.messages import Pushed, Stage
 from dovetail_proto.query import QueryPlan
 from kit.sim_disk import SimDisk, SimSink
@@ -88,6 +88,8 @@ class Scenario:
         world.step_hook = self.step_hook
         self.disk = SimDisk(world, folder)
         self.names = [f"p{i}" for i in range(random.choice((2, 2, 3, 3, 4)))]
+        if world.seed % 4 == 3:
+            self.names[:2] = ["p0.0", "p0.1"]  # the workers of one process
         self.queries = [self._query(n) for n in range(random.choice((1, 1, 1, 2, 2, 3)))]
         self.memory = self._memory()
         for query in self.queries:
@@ -309,6 +311,11 @@ class Scenario:
         """Start a manager if none is running."""
         if self.managers[-1].crashed:
             self.start_manager()
+
+    def neighbours(self, of: SimProcessor) -> list[SimProcessor]:
+        """The other workers of its process that have not ended."""
+        mine = process_of(of.id)
+        return [p for p in self.alive() if p is not of and process_of(p.id) == mine]
 
     def alive(self) -> list[SimProcessor]:
         """Processes that have not crashed or left."""

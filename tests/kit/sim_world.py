@@ -18,7 +18,7 @@ EVENTS_MAX = 200_000
 
 def name_of(address: str) -> str:
     """Who is at an address, whichever process of it."""
-    return address.partition(".")[0]
+    return address.rpartition(".")[0] or address
 
 
 class Violation(AssertionError):  # noqa: N818 - a finding, not a fault of the kit

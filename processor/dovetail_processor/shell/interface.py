@@ -61,5 +61,8 @@ class Shell(Lanes, Protocol):
     def beat(self) -> None:
         """Something changed that the manager should hear of: send a heartbeat soon."""
 
+    def wake(self) -> None:
+        """Have the worker take a step soon: a neighbour is short of memory. From any thread."""
+
     def give_up(self, error: DovetailError) -> None:
         """The worker cannot go on."""

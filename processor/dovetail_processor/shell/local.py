@@ -20,6 +20,7 @@ from functools import partial
 from dovetail_processor.allocators import keep_lean
 from dovetail_processor.batches import Keyed
 from dovetail_processor.operators.links import Item
+from dovetail_processor.process_memory import ProcessMemory
 from dovetail_processor.query import Query
 from dovetail_processor.shell.threads import ThreadLane, WorkerLoop
 from dovetail_processor.sinks import Sink
@@ -128,11 +129,12 @@ class _LocalWorkers:
         self._shells = {
             here: LocalShell(here, run, places, self._heard) for here, places in run.places.items()
         }
+        memory = ProcessMemory(run.memory_bytes, len(names))
         for here, shell in self._shells.items():
             shell.neighbours = self._shells
             shell.loop.worker = Worker(
                 here,
-                run.memory_bytes // len(names),
+                memory,
                 shell,
                 cpu_s=time.thread_time,
                 now_s=clock(),
@@ -288,6 +290,10 @@ class LocalShell:
     def beat(self) -> None:
         """See Shell."""
         self._heard.put((self._here, self.loop.worker.heartbeat()))
+
+    def wake(self) -> None:
+        """See Shell."""
+        self.loop.wake()
 
     def give_up(self, error: DovetailError) -> None:
         """See Shell."""

@@ -28,6 +28,7 @@ import structlog
 from dovetail_processor.allocators import keep_lean
 from dovetail_processor.batches import Keyed
 from dovetail_processor.operators.links import Item
+from dovetail_processor.process_memory import ProcessMemory
 from dovetail_processor.shell.data_plane import CALLS_MAX, DataPlane
 from dovetail_processor.shell.files import ProcessorFiles
 from dovetail_processor.shell.log_transfer import LogSender
@@ -76,8 +77,9 @@ class ProcessorServer:
         roots = Roots((*settings.roots, str(settings.data_dir)))
         self.files = ProcessorFiles(self.name, settings.data_dir, roots)
         self._loop = WorkerLoop(self.name, self.give_up)
+        memory = ProcessMemory(settings.memory_bytes, 1)  # what it promises the manager it keeps
         self._worker = self._loop.worker = Worker(
-            self.name, settings.memory_bytes, self, cpu_s=time.thread_time, now_s=time.monotonic()
+            self.name, memory, self, cpu_s=time.thread_time, now_s=time.monotonic()
         )
         self._data_plane = DataPlane(self._loop, settings.data_dir)
         self._peers = Peers(self.name, settings.security, self.acknowledged)
@@ -194,6 +196,10 @@ class ProcessorServer:
             self._loop.post(ended)
 
         threading.Thread(target=send, name="ship", daemon=True).start()
+
+    def wake(self) -> None:
+        """See Shell."""
+        self._loop.wake()
 
     def give_up(self, error: DovetailError) -> None:
         """See Shell."""

@@ -86,6 +86,9 @@ def _do_jobs(
         del job, work, done, outcome  # while this thread waits, it keeps nothing alive
 
 
+def _nothing() -> None: ...
+
+
 def _end_of(done: Callable[[Outcome[Any]], None], outcome: Outcome[Any]) -> Callable[[], None]:
     return lambda: done(outcome)
 
@@ -128,6 +131,10 @@ class WorkerLoop:
     def post(self, event: Callable[[], None]) -> None:
         """Have `event` handled by the worker, soon."""
         self._mailbox.put(event)
+
+    def wake(self) -> None:
+        """Have the worker take a step, soon."""
+        self.post(_nothing)
 
     def ask(self, question: Callable[[], T]) -> T:
         """Have `question` answered in the worker's thread; raises what it raises."""

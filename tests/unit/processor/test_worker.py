@@ -93,7 +93,7 @@ def test_a_query_that_cannot_be_made_fails_alone() -> None:
     assert load.stage is Stage.FAILED
     assert "is too small" in load.cause
     assert one.worker.finds_nothing_more
-    one.worker.memory_bytes = one.worker.pool.memory_bytes = 64_000_000
+    one.worker.memory.limit_bytes = one.worker.pool.memory_bytes = 64_000_000
     one.assign()
     assert one.worker.heartbeat().loads == (load,)
     again = one.wanted.queries
