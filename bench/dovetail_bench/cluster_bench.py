@@ -91,7 +91,10 @@ def _runs(name: str, files: Files, repeats: int, report: Report) -> None:
                     REACH[name],
                 )
     alone = min(
-        (files.dovetail("--memory=4GB", output=False) for _ in range(repeats)),
+        (
+            files.dovetail("--memory=4GB", "--read=interleaved", output=False)
+            for _ in range(repeats)
+        ),
         key=lambda m: float(m.answer["seconds_run"]),
     )
     report.add(
@@ -121,8 +124,9 @@ def _whole_run(cluster: Cluster, files: Files, name: str, place: Path | None) ->
 def _with_streams(cluster: Cluster, files: Files, prefix: str) -> str:
     """Streams of their own for one run; the query over them."""
     sql = files.workload.sql
-    for stream, path in files.streams.items():
-        cluster.create_stream(f"{prefix}_{stream}", files.workload.schema, path=path)
+    for i, (stream, path) in enumerate(files.streams.items()):
+        schema = files.workload.reader(i).schema
+        cluster.create_stream(f"{prefix}_{stream}", schema, path=path)
         sql = sql.replace(f"JOIN {stream} ", f"JOIN {prefix}_{stream} AS {stream} ")
         sql = sql.replace(f"FROM {stream} ", f"FROM {prefix}_{stream} AS {stream} ")
     return sql

@@ -6,8 +6,10 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from dovetail.generator import Workload
+import pyarrow as pa
+
 from dovetail.stream_files import write_stream
 from dovetail_bench.measure import Measured, run_command
 
@@ -26,6 +28,21 @@ else:
     rows = db.execute(f"SELECT count(*) FROM '{output}'").fetchone()[0]
 print(json.dumps({"seconds": time.perf_counter() - started, "results": rows}))
 """
+
+
+class Workload(Protocol):
+    """Streams and the query over them."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the streams."""
+
+    @property
+    def sql(self) -> str:
+        """The query."""
+
+    def reader(self, stream: int) -> pa.RecordBatchReader:
+        """The rows of a stream."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ def make_streams(folder: Path) -> dict[str, Path]:
 def _run(inputs: dict[str, Path], *flags: str) -> dict[str, Any]:
     """`dovetail run` as a user types it, its progress on our standard error."""
     declared = [word for name, path in inputs.items() for word in ("--input", f"{name}={path}")]
-    command = ["run", str(FOLDER / "prices.sql"), *declared, *flags]
+    command = ["run", str(FOLDER / "prices.sql"), *declared, "--read", "interleaved", *flags]
     _say(f"  $ dovetail {' '.join(command)}")
     done = subprocess.run(
         [sys.executable, "-m", "dovetail", *command, "--json"],

@@ -180,6 +180,7 @@ def _run_here(
                 productivity_half_life_s=request.productivity_half_life_s,
             ),
             None if request.output is None else str(request.output.absolute()),
+            prepared.smallest_first if request.read == "smallest-first" else (),
         ),
         look=look,
         stop=stop,

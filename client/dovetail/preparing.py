@@ -45,6 +45,7 @@ class RunRequest:
     partitions: int = PARTITIONS_DEFAULT
     cleanup: Literal["spark", "local", "none"] = "spark"  # "none": keep the spill store for later
     spill_dir: str | None = None  # path or URI; None: temporary, removed in the end
+    read: Literal["smallest-first", "interleaved"] = "smallest-first"
 
     @property
     def adapts_by(self) -> str:
@@ -59,6 +60,15 @@ class Prepared:
     plan: QueryPlan
     sources: tuple[FileSource, ...]
     workers: tuple[ProcessorId, ...]  # of this process; empty: processors run it
+
+    @property
+    def smallest_first(self) -> tuple[str, ...]:
+        """The streams by rows, where all files tell how many they have, else by bytes."""
+        of = {i.stream: s for i, s in zip(self.plan.inputs, self.sources, strict=True)}
+        rows = {stream: source.rows_total for stream, source in of.items()}
+        size = {stream: source.bytes_total for stream, source in of.items()}
+        known = {stream: n for stream, n in rows.items() if n is not None}
+        return tuple(sorted(of, key=(known if len(known) == len(of) else size).__getitem__))
 
 
 def prepare(request: RunRequest) -> Prepared:

@@ -342,8 +342,10 @@ class Query:
     def _record(self, totals: SinkTotals) -> RunRecord:
         """For the store: which processors have stores of the same run, and what was pushed, by
         anybody, of the groups that are here: so a clean-up knows whether it has it all.
+
+        Combinations of rows that were not kept are none of its business: they have met everyone.
         """
-        lifetime = self.state.produced + self.state.produced_before
+        lifetime = self.state.produced + self.state.produced_before - self.state.unkept
         owned = np.flatnonzero(self.join.live).tolist()
         return RunRecord(
             rows_in=self.inputs.rows_in,
@@ -368,6 +370,11 @@ class Query:
     def reads(self) -> bool:
         """Whether its splits want what comes on their streams, or what came before it closed."""
         return self.stage is Stage.RUNNING and not self.closing
+
+    def has_ended(self, stream: str) -> bool:
+        """Whether the join here knows that no row of a stream comes any more."""
+        inputs = zip(self.task.plan.inputs, self.ends, strict=True)
+        return all(end.ended for one, end in inputs if one.stream == stream)
 
     def interrupt(self) -> None:
         """It closes although a file that it reads has not ended."""

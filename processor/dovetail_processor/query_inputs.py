@@ -99,12 +99,14 @@ class QueryInputs:
         lowest = self._links.lowest_open(split)
         return next_sequence if lowest is None else lowest
 
-    def end(self, fed: Collection[SplitId], peers: Iterable[ProcessorId], now_s: float) -> None:
-        """The query closes: links end behind what the splits in `fed` were given, which is all."""
+    def end(self, fed: Collection[SplitId], peers: Iterable[ProcessorId], now_s: float) -> bool:
+        """Links end behind what the splits in `fed` were given, which is all they will be.
+
+        Whether one ended now.
+        """
         there = list(peers)
-        for split in fed:
-            if self._links.splits[split].empty:
-                self._links.end(split, there, now_s)
+        ended = [self._links.end(split, there, now_s) for split in fed]
+        return any(ended)
 
     def stop(self) -> None:
         """Take nothing more in, and drop what is on its way."""

@@ -49,6 +49,13 @@ class Streams:
             return 0, 0, 0
         return home.waits_for(split)
 
+    def has_fed(self, query: Query, split: SplitId) -> bool:
+        """Whether a split has taken all that it will get."""
+        home = self.homes.get(query.inputs.stream_of(split))
+        if home is None or split not in home.readers:
+            return query.task.phase is Phase.CLOSING
+        return home.has_fed(split)
+
     def let_go(self, query: Query) -> None:
         """A query reads nothing any more."""
         for split in query.inputs.readers:
@@ -68,7 +75,7 @@ class Streams:
                 self._forget(name)
         for name, task in wanted.items():
             if name in self.homes:
-                self.homes[name].task = task
+                self.homes[name].set_task(task)
             else:
                 self.homes[name] = self._home(task, len(wanted))
 

@@ -162,11 +162,14 @@ class Worker:
             home.settle()
 
     def _end_inputs(self, query: Query) -> None:
-        """Links of a query that closes end when its readers have taken what came for it."""
-        if query.reads and query.task.phase is Phase.CLOSING:
-            fed = [s for s in query.inputs.readers if self.streams.waits_for(query, s)[2] == 0]
-            query.inputs.end(fed, self.peers, self.now_s)
-            query.follow_up()
+        """The links of a split end when its stream has ended, or its query closes, and the split
+        has taken all that came for it.
+        """
+        if query.reads:
+            fed = [s for s in query.inputs.readers if self.streams.has_fed(query, s)]
+            ended = query.inputs.end(fed, self.peers, self.now_s)
+            if ended or query.task.phase is Phase.CLOSING:
+                query.follow_up()
 
     def _report_news(self) -> None:
         """Have the manager hear at once that an assignment, a query or a stream has got on."""

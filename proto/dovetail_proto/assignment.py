@@ -46,6 +46,7 @@ class StreamTask:
     created_s: float = 0.0  # tells it from a dropped one of the same name
     leaves: bool = False  # it gets another home: take nothing more in
     handover: str = ""  # of its former home, if it had one and not everyone knows yet
+    waits: bool = False  # its file is not read yet: others are read first
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,7 @@ class Assignment:
                         "created_s": s.created_s,
                         "leaves": s.leaves,
                         "handover": s.handover,
+                        "waits": s.waits,
                     }
                     for s in self.streams
                 ],
@@ -175,6 +177,7 @@ def assignment_from_json(text: str) -> Assignment:
                     float(s["created_s"]),
                     bool(s["leaves"]),
                     str(s["handover"]),
+                    bool(s["waits"]),
                 )
                 for s in raw["streams"]
             ),

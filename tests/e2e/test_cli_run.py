@@ -23,6 +23,9 @@ LARGE = streams(rows=60_000, symbols=9_000)
 SMALL = ("--memory", "4MB", "--partitions", "40", "--cleanup", "local")
 """A limit that LARGE exceeds three times; few groups, so that pushes are quick."""
 
+INTERLEAVED = ("--read", "interleaved")
+"""All files at once: more is held than where one is read after the other."""
+
 REPORTED = {
     "rows_in": dict,
     "results_run": int,
@@ -96,7 +99,7 @@ def test_threads_share_memory_and_give_the_exact_join(
     """Each has files of results and a spill store; the clean-up takes all stores together."""
     out = tmp_path / "out"
     inputs = write_all(LARGE, tmp_path, "parquet")
-    flags = [*SMALL[2:], "--memory", f"{4 * threads}MB", "--threads", str(threads)]
+    flags = [*SMALL[2:], "--memory", f"{4 * threads}MB", "--threads", str(threads), *INTERLEAVED]
     done = dovetail("run", query, *inputs, "--output", out, *flags, "--json")
     assert done.code == 0, done.err
     assert done.json["pushes"] > 1
@@ -132,6 +135,24 @@ def test_threads_that_memory_does_not_suffice_for_are_refused(query: Path, tmp_p
     fewer = error["remedy"].split()[-2]
     assert dovetail("run", query, *inputs, *flags, "--threads", fewer).code == 0
     assert dovetail("run", query, *inputs, *flags).code == 0
+
+
+@pytest.mark.parametrize("limit", [("--memory", "256MB"), SMALL], ids=["much", "little"])
+def test_the_largest_file_is_read_last_and_not_kept(limit: tuple[str, ...], tmp_path: Path) -> None:
+    """Whatever the order, the join is exact; by default no row of the largest is held."""
+    large = pa.concat_tables([LARGE["trades"]] * 4)
+    tables = {"large": large, "small": LARGE["reviews"].slice(0, 15_000)}
+    sql = "SELECT l.symbol, l.price, s.rating FROM large l JOIN small s ON l.symbol = s.symbol"
+    inputs = write_all(tables, tmp_path, "parquet")
+    held = {}
+    for read in ("smallest-first", "interleaved"):
+        out = tmp_path / read
+        flags = () if read == "smallest-first" else ("--read", read)
+        done = dovetail("run", sql, *inputs, "--output", out, *limit, *flags, "--json")
+        assert done.code == 0, done.err
+        assert compare(out, sql, tables).equal
+        held[read] = max(done.json["peak_state_bytes"])
+    assert held["smallest-first"] < 16 * large.num_rows
 
 
 def test_decimal_prices_join_equal_doubles_also_through_the_spill_store(tmp_path: Path) -> None:

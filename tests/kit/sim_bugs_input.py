@@ -107,6 +107,16 @@ def _ended_at_once(self: Any, query: Any) -> None:
         query.follow_up()
 
 
+def _was_fed_at_once(self: Any, split: Any) -> bool:
+    """An end does not wait for what its reader has not taken."""
+    return bool(self._over or self.readers[split].end is not None)
+
+
+def _is_sent(self: Any, split: Any) -> bool:
+    """Rows that are held back, or wait for credit, count as sent."""
+    return bool(self.splits[split].empty)
+
+
 INPUT_BUGS = {
     "held rows sent": Bug(
         "rows of a moving group are held", around(Split, "_cut", _cut_through_holds), 40
@@ -150,6 +160,16 @@ INPUT_BUGS = {
     ),
     "ended at once": Bug(
         "links end behind all rows", instead(Worker, "_end_inputs", _ended_at_once), 60
+    ),
+    "end before rows that wait": Bug(
+        "an end is known behind the last row of every group",
+        instead(Links, "_is_empty", _is_sent),
+        60,
+    ),
+    "end before rows are taken": Bug(
+        "a stream's end comes behind what waits at its home",
+        instead(Home, "has_fed", _was_fed_at_once),
+        200,
     ),
     "reader goes on": Bug(
         "who closes takes nothing more", instead(Home, "end_reader", lambda self, split: None), 60

@@ -68,6 +68,19 @@ def _dropped_when_sent(sent: Any) -> Any:
     return made
 
 
+def _every_group_is_whole(advance: Any) -> Any:
+    """Rows are not kept although rows of ended inputs are on disk."""
+
+    def made(self: Any) -> Any:
+        generation, self.generation = self.generation, np.zeros_like(self.generation)
+        try:
+            return advance(self)
+        finally:
+            self.generation = generation
+
+    return made
+
+
 # Disk ---------------------------------------------------------------------------------------------
 
 
@@ -168,6 +181,16 @@ STATE_BUGS = {
     ),
     "counts not installed": Bug(
         "what was produced moves", around(group_moves, "install", _installed("produced")), 100
+    ),
+    "unkept though on disk": Bug(
+        "a row is kept while a generation of its group is on disk",
+        around(JoinState, "advance", _every_group_is_whole),
+        100,
+    ),
+    "unkept not installed": Bug(
+        "what was found without being kept moves",
+        around(group_moves, "install", _installed("unkept")),
+        400,
     ),
     "dropped when sent": Bug(
         "the sender keeps its copy", around(GroupMoves, "_sent", _dropped_when_sent), 100

@@ -101,6 +101,10 @@ class SimManager:
         """Declare a stream."""
         self._do(lambda state: streams.create(state, StreamName(name), SCHEMA, None))
 
+    def end_stream(self, name: str) -> None:
+        """Have a stream take nothing more."""
+        self._do(lambda state: streams.end(state, StreamName(name)))
+
     def submit(
         self,
         plan: QueryPlan,
@@ -191,6 +195,11 @@ class SimManager:
         """Where a stream is at home, durably."""
         known = self._state.streams.get(StreamName(stream))
         return None if known is None or known.durable is None else known.durable.home
+
+    def has_ended(self, stream: str) -> bool:
+        """Whether a stream takes nothing more, durably."""
+        known = self._state.streams.get(StreamName(stream))
+        return known is not None and known.durable is not None and known.durable.ended
 
     def owners(self, name: str) -> Mapping[int, str]:
         """Who owns each group."""

@@ -75,6 +75,18 @@ class Operator:
                 self._ask(f"create {stream}", lambda m, s=stream: m.create_stream(s))  # type: ignore[misc]
         for query in self.scenario.queries:
             self._see_to(query, manager)
+        self._end_streams(manager)
+
+    def _end_streams(self, manager: SimManager) -> None:
+        """End the streams that are to end early, once all was sent and every query reads them."""
+        if not all(q.run or q.given_up for q in self.scenario.queries):
+            return
+        for stream in self.scenario.short_streams:
+            feeds = [f for f in self.scenario.feeds if f.stream == stream]
+            known = manager.home_of(stream) is not None and not manager.has_ended(stream)
+            if known and all(feed.done for feed in feeds):
+                self.world.happened.add("stream ended early")
+                self._ask(f"end {stream}", lambda m, s=stream: m.end_stream(s))  # type: ignore[misc]
 
     def _see_to(self, query: Submission, manager: SimManager) -> None:
         now_s = self.world.now_s

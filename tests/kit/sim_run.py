@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from random import Random
 from unittest.mock import patch
 
 import numpy as np
@@ -107,6 +108,8 @@ class Scenario:
         """How often a source sends again what was answered."""
         self.replays = random.choice((0.0, 0.0, 0.2))
         """How often a split gets again what it has taken."""
+        self.short_streams: list[str] = []
+        """Streams of few rows, that are ended while others go on."""
         self.store = SimStore()
         self.processors: list[SimProcessor] = []  # every process that was ever started
         self.managers: list[SimManager] = []
@@ -272,10 +275,13 @@ class Scenario:
         width = random.choice((1000, 4000, 6000, 6000))
         keys, hot = random.choice((25, 60)), random.choice((0.0, 0.0, 0.07))
         gap_s = random.choice((0.05, 0.1))
+        ends = Random(f"ends {self.world.seed}")  # of its own: other seeds go as without it
+        self.short_streams = ends.sample(STREAMS, ends.choice((0, 0, 0, 1, 1, 2)))
         for stream in STREAMS:
             first = 0
+            short = stream in self.short_streams
             for n in range(random.choice((1, 2))):
-                count_of = random.randint(50, 120)
+                count_of = random.randint(10, 40) if short else random.randint(50, 120)
                 table = rows(random, count_of, first, keys=keys, width=width, hot=hot)
                 first += table.num_rows
                 feed = SimFeed(

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dovetail_processor.join.state import Detached, JoinState, Short
+from dovetail_processor.join.detached import Detached
+from dovetail_processor.join.state import JoinState, Short
 from dovetail_proto.partitioning import canonical_keys, partition_ids
 from kit import join_cases as cases
 
@@ -102,6 +103,113 @@ def test_combinations_are_those_of_each_generation(seed: int) -> None:
     assert (state.produced + state.produced_before == produced).all()
     state.release(state.detach(np.arange(partitions)))
     assert state.held_bytes == 0
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_kept_owes_the_same_after_inputs_have_ended(seed: int) -> None:
+    """Inputs end one after the other, groups are pushed before and after: the combinations of one
+    generation are made, and the rows on disk owe exactly those of different generations.
+    """
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(2, 5))
+    kind = sorted(cases.KEY_KINDS)[seed % len(cases.KEY_KINDS)]
+    parts, partitions = len(cases.KEY_KINDS[kind]), int(rng.choice([1, 3, 16]))
+    fields = [(f"k{p}", t) for p, t in enumerate(cases.KEY_KINDS[kind])]
+    payloads = [cases.PAYLOADS[k] for k in rng.choice(len(cases.PAYLOADS), n)]
+    schemas = [pa.schema([*fields, ("p", t)]) for t in payloads]
+    plan = cases.plan_of(schemas, kind, partitions)
+    state = JoinState(plan, 8 << 20, chunk_rows=int(rng.choice([1, 5, 64])))
+    given_rows: dict[tuple[int, int], list[list[cases.Row]]] = defaultdict(
+        lambda: [[] for _ in range(n)]
+    )
+    stored: dict[tuple[int, int], list[list[cases.Row]]] = {}
+    emitted: Counter[cases.Row] = Counter()
+
+    def push(groups: np.ndarray) -> None:
+        detached = state.detach(groups)
+        read = read_back(state, detached)
+        for k, g in enumerate(groups.tolist()):
+            if any(read[j][k] for j in range(n)):
+                stored[g, int(detached.generations[k])] = [read[j][k] for j in range(n)]
+        state.release(detached)
+
+    for _ in range(14):
+        open_inputs = np.flatnonzero(~state.ended)
+        if rng.random() < 0.25 and open_inputs.size > 1:
+            state.ended[rng.choice(open_inputs)] = True
+            continue
+        i, rows = int(rng.choice(open_inputs)), int(rng.integers(0, 60 // n))
+        arrays = cases.keys(rng, kind, rows, int(rng.choice([2, 12])))
+        arrays.append(cases.values(rng, payloads[i], rows))
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schemas[i])
+        ids = partition_ids(canonical_keys(arrays[:parts], plan.key_types).hashes, partitions)
+        for g, row in zip(ids.tolist(), cases.rows_of(batch), strict=True):
+            if cases.plain_key(row, parts) is not None:
+                given_rows[g, int(state.generation[g])][i].append(row)
+        held, alone = state.held_bytes, open_inputs.size == 1 and not state.generation.any()
+        cases.begin(state, i, batch)
+        while (event := state.advance()) is not None:
+            assert event is not Short.OF_MEMORY
+            emitted += emit(state, event)
+        assert not alone or state.held_bytes == held, "what can meet nobody takes no memory"
+        if rng.random() < 0.2:
+            push(np.flatnonzero(rng.random(partitions) < 0.5))
+    counted = state.produced + state.produced_before - state.unkept
+    push(np.arange(partitions))
+    assert state.held_bytes == 0
+    for g in range(partitions):
+        on_disk, given = (
+            [rows for (of, _), rows in sorted(x.items()) if of == g] for x in (stored, given_rows)
+        )
+        (met, owed), (had_met, were_owed) = (
+            _met_and_owed(generations, n, parts) for generations in (on_disk, given)
+        )
+        assert owed == were_owed
+        assert met.total() == counted[g]
+        emitted.subtract(had_met)
+    assert not any(emitted.values()), "each combination of one generation was made, once"
+
+
+def _met_and_owed(
+    generations: list[list[list[cases.Row]]], n: int, parts: int
+) -> tuple[Counter[cases.Row], Counter[cases.Row]]:
+    """Combinations of rows of one generation, and all others."""
+    met: Counter[cases.Row] = Counter()
+    for rows in generations:
+        met += cases.plain_join(rows, parts)
+    together = [[row for rows in generations for row in rows[j]] for j in range(n)]
+    return met, cases.plain_join(together, parts) - met
+
+
+def test_a_group_that_is_pushed_in_the_middle_of_a_batch_keeps_its_rows_from_then_on() -> None:
+    """Its partner input has ended, but is on disk by the time that its own rows have their turn."""
+    rng = np.random.default_rng(3)
+    schema = pa.schema([("k0", pa.int64()), ("p", pa.string())])
+    plan = cases.plan_of([schema, schema], "int", 2)
+    state = JoinState(plan, 128 << 10, chunk_rows=64)
+    first, second = (
+        pa.record_batch([pa.array(rng.integers(0, 40, rows)), ["x" * 90] * rows], schema=schema)
+        for rows in (200, 3_000)
+    )
+    cases.begin(state, 0, first)
+    while state.advance() is not None:
+        pass
+    state.release(state.detach(np.array([0])))
+    state.ended[0] = True
+    cases.begin(state, 1, second)
+    pushed: list[Detached] = []  # the first time group 1, whose rows come behind those of group 0
+    while (event := state.advance()) is not None:
+        if event is Short.OF_MEMORY:
+            pushed.append(state.detach(np.arange(2) if pushed else np.array([1])))
+            state.release(pushed[-1])
+        else:
+            assert event.shape[1] == 0, "nothing was met: all of input 0 is on disk"
+    assert pushed, "memory was short"
+    assert pushed[0].rows(2)[0, 1] == 0
+    ids = partition_ids(canonical_keys([second.column(0)], plan.key_types).hashes, 2)
+    later = sum(int(d.rows(2)[-1, 1]) for d in pushed) + int(state.group_rows()[1, 1])
+    assert later == (ids == 1).sum()
+    assert not state.unkept.any()
 
 
 @pytest.mark.parametrize("kind", ["int", "text"])

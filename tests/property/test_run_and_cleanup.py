@@ -124,7 +124,7 @@ def run(
     rng: np.random.Generator,
     memory_bytes: int,
 ) -> tuple[list[SpillStore], QueryLoad, int]:
-    """Run the query with random settings, and pushes at random batches beside the due ones."""
+    """Run the query with random settings: files at once or in turn, pushes all the time."""
     partitions = int(rng.choice([1, 5, 12]))
     sources = {name: open_source(folder / f"{name}.parquet") for name in tables}
     schemas = {name: s.schema for name, s in sources.items()}
@@ -144,7 +144,9 @@ def run(
         spill_above_ratio=float(rng.choice([0.001, 0.01])),
     )
     memory_bytes *= len(places)
-    done, _ = local.run_local(LocalRun(plan, sources, places, memory_bytes, disk))
+    in_turn = tuple(rng.permutation(sorted(tables)).tolist()) if rng.random() < 0.5 else ()
+    settings = LocalRun(plan, sources, places, memory_bytes, disk, in_turn=in_turn)
+    done, _ = local.run_local(settings)
     stores = [p.store for p in places.values() if p.store is not None]
     return stores, done, partitions
 

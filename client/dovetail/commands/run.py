@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Policy = Literal["none", "disk", "distributed", "lazy-disk", "active-disk"]
 Victims = Literal["least-productive", "most-productive", "least-recent", "random"]
 Cleanup = Literal["spark", "local", "none"]
+Read = Literal["smallest-first", "interleaved"]
 
 QUERY_HELP = "File with the query, the SQL itself, or - to read it."
 
@@ -93,6 +94,13 @@ def run(
             min=0, metavar="SECONDS", help="A result counts half after so long; 0: never."
         ),
     ] = 0.0,
+    read: Annotated[
+        Read,
+        typer.Option(
+            help="One file after the other, so that the largest is joined without being kept; or "
+            "all at once, for early results. Several processors read all at once."
+        ),
+    ] = "smallest-first",
     partitions: Annotated[
         int, typer.Option(min=1, metavar="P", help="Partition groups: units to push.")
     ] = 300,
@@ -139,6 +147,7 @@ def run(
         partitions=partitions,
         cleanup="none",
         spill_dir=spill_dir,
+        read=read,
     )
     prepared = prepare(request)
     if explain:

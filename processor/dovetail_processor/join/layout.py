@@ -73,8 +73,13 @@ class Placement:
 
     order: NDArray[np.int32]  # a row's position in the batch as it arrived
     group_of: NDArray[np.int32]
-    rows_at: NDArray[np.uint32]  # address, once the row has room
+    rows_at: NDArray[np.uint32]  # address, once the row has room; 0: it is not kept
     heap_at: NDArray[np.uint32]  # and where its text goes
+
+    def kept(self, first: int, end: int) -> Placement:
+        """Of rows first … end − 1 those that are kept."""
+        at = first + np.flatnonzero(self.rows_at[first:end])
+        return Placement(self.order[at], self.group_of[at], self.rows_at[at], self.heap_at[at])
 
 
 def row_layout(schema: pa.Schema, key: Sequence[str]) -> RowLayout:

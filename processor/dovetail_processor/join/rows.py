@@ -28,6 +28,7 @@ class Encoder:
     """The columns of one batch, ready to be copied into rows wherever those get their room."""
 
     def __init__(self, layout: RowLayout, batch: pa.RecordBatch) -> None:
+        check_nulls(layout, batch)
         self._layout = layout
         self._valid = [_valid_of(c, batch.column(k)) for k, c in enumerate(layout.columns)]
         self._values = [_values_of(c, batch.column(k)) for k, c in enumerate(layout.columns)]
@@ -77,6 +78,18 @@ class Encoder:
                     slab.words, rows_at, column.valid_word, column.valid_bit, valid, order, first,
                     end,
                 )  # fmt: skip
+
+
+def check_nulls(layout: RowLayout, batch: pa.RecordBatch) -> None:
+    """InputError if a column holds nulls although it is declared to have none."""
+    for k, column in enumerate(layout.columns):
+        if column.kind in (Kind.NULL, Kind.NESTED) or column.field.nullable:
+            continue
+        if batch.column(k).null_count:
+            raise InputError(
+                f"column {column.field.name!r} is declared not null but holds nulls",
+                remedy="correct the file's schema",
+            )
 
 
 def decode(
@@ -142,6 +155,14 @@ def text_bytes(slab: Slab, column: Column, rows_at: NDArray[np.uint32]) -> NDArr
     return lengths
 
 
+def value_bytes(column: Column, array: pa.Array) -> NDArray[np.int64]:
+    """Bytes of each value of a text column; of nested values the mean, at least 1."""
+    if column.kind is Kind.TEXT:
+        offsets: NDArray[np.int32] = _values_of(column, array)[0]
+        return np.diff(offsets).astype(np.int64)
+    return np.full(len(array), 1 + int(array.nbytes) // max(1, len(array)), np.int64)
+
+
 def _decode_valid(
     slab: Slab, column: Column, rows_at: NDArray[np.uint32], with_nulls: Set[str]
 ) -> tuple[pa.Buffer | None, int]:
@@ -169,11 +190,6 @@ def _valid_of(column: Column, array: pa.Array) -> NDArray[np.bool_]:
     mask = validity(array)
     if mask is None or column.kind in (Kind.NULL, Kind.NESTED):
         return _ALL_VALID
-    if not column.field.nullable:
-        raise InputError(
-            f"column {column.field.name!r} is declared not null but holds nulls",
-            remedy="correct the file's schema",
-        )
     # Rows with a null in a key column are dropped before they get here: they have no bit.
     return mask if column.valid_word else _ALL_VALID
 

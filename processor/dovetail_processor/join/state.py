@@ -7,10 +7,13 @@
     …                                      `detached` can be read in another thread until
     state.release(detached)                their pages are given back
 
+A combination's row of the batch under way is read from the batch, all others from pages. So a row
+that can meet nobody any more (see `ended`) takes no page at all.
+
 Kept at every step: `marks[i, g]` is the last sequence of input i that group g has taken, and no row
 at or below it is taken again; a row that is linked is complete; the pages handed out are within the
-limit; `produced[g]` is the number of combinations of group g's current generation. Not promised:
-any order of results.
+limit; `produced[g]` is the number of combinations of group g's current generation; a row that is
+not kept has met all rows that it ever can. Not promised: any order of results.
 """
 
 from __future__ import annotations
@@ -24,13 +27,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail_processor.batches import Keyed
+from dovetail_processor.join.detached import Detached
 from dovetail_processor.join.kernels import advance as adv
 from dovetail_processor.join.kernels import columns as kernels
 from dovetail_processor.join.kernels import groups as whole
 from dovetail_processor.join.kernels import index
 from dovetail_processor.join.layout import Column, Kind, Placement, RowLayout, row_layout
-from dovetail_processor.join.nested import GroupNested, NestedStore
-from dovetail_processor.join.rows import Encoder, decode, text_bytes
+from dovetail_processor.join.nested import NestedStore
+from dovetail_processor.join.rows import Encoder, check_nulls, decode, text_bytes, value_bytes
 from dovetail_processor.join.slab import Slab
 from dovetail_proto.partitioning import is_bijective
 from dovetail_proto.query import QueryPlan
@@ -39,6 +43,7 @@ FUEL_ROWS = 16 << 10
 """Rows after which `advance` lets others have a turn: some 3 ms."""
 
 _NO_MASK = np.zeros(0, np.bool_)
+_NO_TEXT = np.zeros(0, np.uint32)
 _NO_KEYS = (np.zeros(1, np.int64), np.zeros(0, np.uint8))
 
 
@@ -54,7 +59,8 @@ class _Work:
 
     i: int
     batch: pa.RecordBatch
-    encoder: Encoder
+    encoder: Encoder | None  # None: none of its rows is kept
+    ended: NDArray[np.bool_]  # of the other inputs, those that no row will come of
     place: Placement
     hashes: NDArray[np.uint64]  # in group order
     key_offsets: NDArray[np.int64]  # in the order of arrival
@@ -62,31 +68,6 @@ class _Work:
     silent: bool  # its rows have met the others elsewhere: no combinations
     scattered: int = 0  # rows whose columns are in place
     filling: bool = False  # the chunk has room and was not given away
-
-
-@dataclass(slots=True)
-class Detached:
-    """Groups taken out of the state, immutable until released."""
-
-    ids: NDArray[np.int64]
-    generations: NDArray[np.int64]
-    groups: NDArray[np.uint32]
-    parts: NDArray[np.uint32]
-    nested: list[list[GroupNested]]  # per input
-
-    def rows(self, n: int) -> NDArray[np.int64]:
-        """Rows per group (row) and input (column)."""
-        return self.parts[:, adv.ROWS].reshape(-1, n).astype(np.int64)
-
-    def part(self, first: int, end: int, n: int) -> Detached:
-        """The groups at positions first … end − 1 alone, to be read and released on their own."""
-        return Detached(
-            ids=self.ids[first:end],
-            generations=self.generations[first:end],
-            groups=self.groups[first:end].copy(),
-            parts=self.parts[first * n : end * n].copy(),
-            nested=[groups[first:end] for groups in self.nested],
-        )
 
 
 class JoinState:
@@ -105,6 +86,10 @@ class JoinState:
         self.produced = np.zeros(self.partitions, np.int64)
         self.produced_before = np.zeros(self.partitions, np.int64)
         """Combinations of earlier generations; with `produced` the lifetime sum."""
+        self.unkept = np.zeros(self.partitions, np.int64)
+        """Of the lifetime sum, combinations whose last row was not kept: no disk will know them."""
+        self.ended = np.zeros(self.n, np.bool_)
+        """Inputs whose end has come behind their last row: no row of theirs comes any more."""
         self.last_insert_s = np.zeros(self.partitions, np.float64)
         self.marks = np.full((self.n, self.partitions), -1, np.int64)
         """Per input and group: the last sequence taken."""
@@ -123,6 +108,7 @@ class JoinState:
         self._chunk = np.empty((self.n, chunk_rows), np.uint32)
         self._cursor = np.zeros(adv.POSITIONS + 2 * self.n, np.int64)
         self._work: _Work | None = None
+        self._own: tuple[int, pa.RecordBatch] | None = None  # input and rows of the chunk's batch
 
     def begin(self, i: int, of: Keyed, now_s: float, *, silent: bool = False) -> NDArray[np.int64]:
         """Start on rows of input `i` (its kept columns); those before must be done.
@@ -148,12 +134,19 @@ class JoinState:
         key_offsets, key_data = _NO_KEYS
         if keys.offsets is not None and keys.data is not None:
             key_offsets, key_data = keys.offsets, keys.data
-        encoder = Encoder(self.layouts[i], batch)
-        self._with_nulls[i].update(encoder.with_nulls)
+        ended = self.ended & (np.arange(self.n) != i) & (not silent)
+        encoder = None
+        if ended.sum() < self.n - 1 or self.generation[touched].any():
+            encoder = Encoder(self.layouts[i], batch)
+            self._with_nulls[i].update(encoder.with_nulls)
+        else:  # nothing is pushed before it is done: no row of it asks for memory
+            check_nulls(self.layouts[i], batch)
+        self._own = (i, batch)
         self._work = _Work(
             i=i,
             batch=batch,
             encoder=encoder,
+            ended=ended,
             place=Placement(
                 order=order,
                 group_of=ids[order],
@@ -176,8 +169,9 @@ class JoinState:
     def advance(self) -> NDArray[np.uint32] | Short | None:
         """Go on with the batch: None when it is done, else a chunk or the wish for memory.
 
-        A chunk is an array [input, combination] of row addresses, valid until the next call; it may
-        be empty: others had to get a turn.
+        A chunk is an array [input, combination] of row addresses, for the batch's own input of
+        places in the batch, valid until the next call or `let_go`; it may be empty: others had to
+        get a turn.
         After Short.OF_MEMORY groups may be detached and released, then `advance` called again.
         """
         w = self._work
@@ -189,16 +183,13 @@ class JoinState:
         end = min(int(self._cursor[adv.ROW]) + FUEL_ROWS, w.hashes.size)
         status = adv.advance(
             self._memory, w.hashes[:end], w.place.group_of, w.place.order, w.key_offsets,
-            w.key_data, w.encoder.heap_need, self.produced, w.i, int(w.silent),
-            self.layouts[w.i].row_words, w.place.rows_at, w.place.heap_at,
-            self._chunk, self._cursor,
+            w.key_data, _NO_TEXT if w.encoder is None else w.encoder.heap_need, self.produced, w.i,
+            int(w.silent), w.ended, self.generation, self.unkept, self.layouts[w.i].row_words,
+            w.place.rows_at, w.place.heap_at, self._chunk, self._cursor,
         )  # fmt: skip
         reached = int(self._cursor[adv.ROW] + self._cursor[adv.MID_ROW])
-        if reached > w.scattered:
-            w.encoder.scatter(self.slab, w.place, w.scattered, reached)
-            nested = self._nested[w.i]
-            if nested is not None:
-                nested.append(self.slab, w.batch, w.place, w.scattered, reached)
+        if reached > w.scattered and w.encoder is not None:
+            self._keep(w, w.encoder, w.scattered, reached)
             w.scattered = reached
         w.filling = status == adv.DONE and end < w.hashes.size
         if w.filling:
@@ -212,14 +203,35 @@ class JoinState:
             return Short.OF_MEMORY
         return None if self._work is None else self._chunk[:, :0]
 
+    def _keep(self, w: _Work, encoder: Encoder, first: int, end: int) -> None:
+        """Copy the columns of rows first … end − 1 to where they have room."""
+        place = w.place
+        if w.ended.any():
+            place = place.kept(first, end)
+            first, end = 0, place.order.size
+        encoder.scatter(self.slab, place, first, end)
+        nested = self._nested[w.i]
+        if nested is not None and first < end:
+            nested.append(self.slab, w.batch, place, first, end)
+
+    def let_go(self) -> None:
+        """All chunks of the batch that is done were read."""
+        self._own = None
+
     def materialise(
         self, chunk: NDArray[np.uint32], columns: Sequence[tuple[int, str]]
     ) -> list[pa.Array]:
         """The given (input, column) of each combination in a chunk."""
         out: dict[tuple[int, str], pa.Array] = {}
+        assert self._own is not None
+        own, batch = self._own
         for i in range(self.n):
             wanted = [self._column(i, name) for j, name in columns if j == i]
-            arrays = decode(self.slab, wanted, chunk[i], self._nested[i], self._with_nulls[i])
+            if i == own:
+                names = [c.field.name for c in wanted]
+                arrays = batch.select(names).take(pa.array(chunk[i])).columns
+            else:
+                arrays = decode(self.slab, wanted, chunk[i], self._nested[i], self._with_nulls[i])
             out |= {(i, c.field.name): a for c, a in zip(wanted, arrays, strict=True)}
         return [out[c] for c in columns]
 
@@ -229,10 +241,14 @@ class JoinState:
         """Bytes of text and, about, of nested values in each combination of a chunk; None if no
         column has either.
         """
+        assert self._own is not None
+        own, batch = self._own
         total: NDArray[np.int64] | None = None
         for i, name in columns:
             column, nested = self._column(i, name), self._nested[i]
-            if column.kind is Kind.TEXT:
+            if i == own and column.kind in (Kind.TEXT, Kind.NESTED):
+                sizes = value_bytes(column, batch.column(name))[chunk[i]]
+            elif column.kind is Kind.TEXT:
                 sizes = text_bytes(self.slab, column, chunk[i]).astype(np.int64)
             elif column.kind is Kind.NESTED and nested is not None:
                 sizes = nested.value_bytes(column, self.slab, chunk[i])
@@ -310,7 +326,7 @@ class JoinState:
     def drop(self, ids: NDArray[np.int64]) -> None:
         """Forget groups that live elsewhere from now on, and their counters with them."""
         self.release(self.detach(ids))
-        for counter in (self.generation, self.produced, self.produced_before):
+        for counter in (self.generation, self.produced, self.produced_before, self.unkept):
             counter[ids] = 0
         self.marks[:, ids] = -1
         self.locked[ids] = False

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from dovetail_processor.adaptation.recent_output import RecentOutput
 from dovetail_processor.batches import keyed, stamped
-from dovetail_processor.join.state import Detached, JoinState, Short
+from dovetail_processor.join.detached import Detached
+from dovetail_processor.join.state import JoinState, Short
 from dovetail_proto.arrow_bytes import refuse_swelling
 from dovetail_proto.errors import Domain, InputError, Refusal
 from dovetail_proto.feeds import SEQUENCE_MAX
@@ -45,6 +46,7 @@ class Counters:
     generation: list[int]
     produced: list[int]
     produced_before: list[int]
+    unkept: list[int]
     recent: list[float]  # P_o as it counted when they left
     idle_s: list[float]  # clocks of two machines differ, so: since the last insertion
     marks: list[list[int]]  # per input: the last sequence taken
@@ -73,6 +75,7 @@ def counters(
         state.generation[ids].tolist(),
         state.produced[ids].tolist(),
         state.produced_before[ids].tolist(),
+        state.unkept[ids].tolist(),
         output.counted(now_s)[ids].tolist(),
         np.maximum(0.0, now_s - state.last_insert_s[ids]).tolist(),
         state.marks[:, ids].tolist(),
@@ -118,7 +121,7 @@ def _check(known: Counters, inputs: int, groups: Sequence[int]) -> None:
     """ValueError or TypeError if these are no counters of the groups."""
     if len(known.marks) != inputs:
         raise ValueError("marks of another number of inputs")
-    counts = [known.generation, known.produced, known.produced_before]
+    counts = [known.generation, known.produced, known.produced_before, known.unkept]
     floats = [known.recent, known.idle_s]
     sizes = {*map(len, counts), *map(len, floats), *map(len, known.marks)}
     if known.groups != list(groups) or sizes != {len(groups)}:
@@ -156,6 +159,7 @@ def install(
     state.generation[ids] = known.generation
     state.produced[ids] = known.produced
     state.produced_before[ids] = known.produced_before
+    state.unkept[ids] = known.unkept
     state.last_insert_s[ids] = now_s - np.array(known.idle_s)
     state.set_marks(ids, np.array(known.marks, np.int64).reshape(state.n, -1))
 

@@ -118,6 +118,11 @@ class Home:
         """The stream's name."""
         return self.task.name
 
+    def set_task(self, task: StreamTask) -> None:
+        """What is wanted of the stream from now on."""
+        self.task = task
+        self.read_on()
+
     # What comes -----------------------------------------------------------------------------------
 
     def accept(self, sent: Sent, now_s: float) -> None:
@@ -193,6 +198,13 @@ class Home:
         if reader.end is None:
             reader.end = self._gone + len(self._queue)
         self.settle()
+
+    def has_fed(self, split: SplitId) -> bool:
+        """Whether a reader has taken all that it will get: its query closes, or nothing follows."""
+        reader = self.readers[split]
+        if reader.end is not None:
+            return reader.next >= reader.end
+        return self._over and reader.next == self._gone + len(self._queue)
 
     def waits_for(self, split: SplitId) -> tuple[int, int, int]:
         """Of a reader: the sequence it takes next, that of its end so far, and the rows between."""
@@ -277,7 +289,7 @@ class Home:
 
     def read_on(self) -> None:
         """Have the next batch of the file read, if somebody will want it and none waits."""
-        wanted = any(r.end is None for r in self._reading)
+        wanted = any(r.end is None for r in self._reading) and not self.task.waits
         if self._file is not None and wanted and not self._queue:
             self._file.read(self._read, self._failed)
 
@@ -290,8 +302,12 @@ class Home:
     @property
     def ended(self) -> bool:
         """Whether nothing will come and nothing waits."""
-        over = self._file.ended if self._file is not None else self.task.ended
-        return over and not self._queue
+        return self._over and not self._queue
+
+    @property
+    def _over(self) -> bool:
+        """Whether nothing will come."""
+        return self._file.ended if self._file is not None else self.task.ended
 
     @property
     def idle(self) -> bool:

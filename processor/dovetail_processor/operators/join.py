@@ -112,6 +112,8 @@ class Join:
                 self._in_chore = False
         else:
             self._advance(now_s)
+        if self.idle:
+            self.state.let_go()
         self.peak_bytes = max(self.peak_bytes, self.state.held_bytes)
 
     @property
@@ -196,10 +198,11 @@ class Join:
         that have arrived are installed: a marker may send them on.
         """
         found = []
-        for end in self.inputs:
+        for i, end in enumerate(self.inputs):
             end.finished()
             while (marker := end.marker()) is not None:
                 found.append(marker)
+            self.state.ended[i] = end.ended
         return found
 
     @property

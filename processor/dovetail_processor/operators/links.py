@@ -208,15 +208,29 @@ class Links:
 
     # The end --------------------------------------------------------------------------------------
 
-    def end(self, split: SplitId, peers: Iterable[ProcessorId], now_s: float) -> None:
-        """A split takes nothing more in: every join gets the end once nothing is left before it."""
-        one = self.splits[split]
-        for to in peers:
+    def end(self, split: SplitId, peers: Iterable[ProcessorId], now_s: float) -> bool:
+        """A split takes nothing more in: every join gets the end once nothing is left before it.
+
+        Whether one got it now.
+
+        To nobody while something is left for anybody: a row that waits here may go to another
+        owner than it waits for, behind that one's end. Who comes later gets the end at once.
+        """
+        without = [to for to in peers if not self._link(split, to).ended]
+        if not without or not self._is_empty(split):
+            return False
+        for to in without:
             link = self._link(split, to)
-            if not link.ended and not link.outbox.pending and not one.held:
-                link.ended = True
-                end = EndOfInput(self._query, split)
-                self._post(split, to, [*link.outbox.mark(end, now_s)])
+            link.ended = True
+            end = EndOfInput(self._query, split)
+            self._post(split, to, [*link.outbox.mark(end, now_s)])
+        return True
+
+    def _is_empty(self, split: SplitId) -> bool:
+        """Whether all rows that a split took in were sent."""
+        one = self.splits[split]
+        waiting = any(x.outbox.pending for (s, _), x in self._links.items() if s == split)
+        return one.empty and not one.held and not waiting
 
     def host(self, splits: dict[SplitId, Split]) -> None:
         """Host these splits, and no others, from now on; those that go are `drained`."""

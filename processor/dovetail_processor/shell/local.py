@@ -3,10 +3,10 @@
     sources ─▶ homes ─▶ … the graphs of workers 0, 1, … ─▶ a sink and a spill store each
     worker ── heartbeat ─▶ run_local ── assignment ─▶ every worker
 
-No manager, no other process: what they would say is said here, in two assignments. The first starts
-the query, the second, when its files have ended or somebody wants to stop, closes it. Each worker
-has a thread and some of the groups; what a split cuts off for a neighbour is handed over in memory,
-with its hashes.
+No manager, no other process: what they would say is said here, in assignments. The first starts the
+query; where files are read in turn, each end of one lets the next begin; the last, when all have
+ended or somebody wants to stop, closes it. Each worker has a thread and some of the groups; what a
+split cuts off for a neighbour is handed over in memory, with its hashes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from dovetail_processor.allocators import keep_lean
 from dovetail_processor.batches import Keyed
@@ -82,6 +83,7 @@ class LocalRun:
     memory_bytes: int  # of all workers together
     disk: DiskSettings
     output: str | None = None  # where the results go, for the stores' record of the run
+    in_turn: tuple[str, ...] = ()  # streams to read one after the other; the others at once
 
 
 def run_local(
@@ -125,6 +127,7 @@ class _LocalWorkers:
         self._heard: queue.SimpleQueue[tuple[ProcessorId, Heartbeat]] = queue.SimpleQueue()
         self._beats: dict[ProcessorId, Heartbeat] = {}  # the newest of each worker
         self.interrupted = False
+        self._in_turn = run.in_turn  # the first is being read
         names = list(run.places)
         self._shells = {
             here: LocalShell(here, run, places, self._heard) for here, places in run.places.items()
@@ -154,6 +157,7 @@ class _LocalWorkers:
         """Until the query is closed everywhere, or has failed anywhere."""
         next_look_s = self._clock()
         while not self._over:
+            self._read_next()
             if self._all_read:
                 self._close()
             if self._clock() >= next_look_s:
@@ -206,15 +210,29 @@ class _LocalWorkers:
         if loads := [load for beat in beats for load in beat.loads]:
             look(all_together(loads), sum(beat.used_bytes for beat in beats))
 
+    def _read_next(self) -> None:
+        """Let a file be read once every join knows that the one before it has ended.
+
+        What is read of the workers here are flags that never fall again.
+        """
+        queries = [s.loop.worker.queries.get(self._name) for s in self._shells.values()]
+        if not self._in_turn or not all(q and q.has_ended(self._in_turn[0]) for q in queries):
+            return
+        self._in_turn = self._in_turn[1:]
+        for here, former in self._assignments.items():
+            streams = (replace(s, waits=s.name in self._in_turn[1:]) for s in former.streams)
+            self._assign(here, streams=tuple(streams))
+
     def _close(self) -> None:
-        for here, shell in self._shells.items():
-            former = self._assignments[here]
+        for here, former in self._assignments.items():
             (task,) = former.queries
-            if task.phase is Phase.CLOSING:
-                continue
-            closing = replace(task, phase=Phase.CLOSING)
-            self._assignments[here] = replace(former, version=2, queries=(closing,))
-            shell.loop.post(partial(shell.loop.worker.assign, self._assignments[here]))
+            if task.phase is not Phase.CLOSING:
+                self._assign(here, queries=(replace(task, phase=Phase.CLOSING),))
+
+    def _assign(self, here: ProcessorId, **changes: Any) -> None:
+        former, loop = self._assignments[here], self._shells[here].loop
+        self._assignments[here] = replace(former, version=former.version + 1, **changes)
+        loop.post(partial(loop.worker.assign, self._assignments[here]))
 
     def _stop_waiting_for_room(self) -> None:
         """Whoever stops a run need not wait until a full disk has room again."""
@@ -327,7 +345,7 @@ def _assignments(run: LocalRun, names: Sequence[ProcessorId]) -> dict[ProcessorI
             1,
             dict.fromkeys(names, ""),
             tuple(
-                StreamTask(StreamName(s), schema, False, path=s)
+                StreamTask(StreamName(s), schema, False, path=s, waits=s in run.in_turn[1:])
                 for s, schema in streams.items()
                 if home_of[s] == here
             ),

@@ -19,7 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail_processor.jobs import Lane, Outcome
-from dovetail_processor.join.state import Detached, JoinState
+from dovetail_processor.join.detached import Detached
+from dovetail_processor.join.state import JoinState
 from dovetail_proto.errors import SpillError
 from dovetail_proto.spill_format import PushManifest, RunRecord, SpillStore
 

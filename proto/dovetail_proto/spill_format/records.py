@@ -217,7 +217,8 @@ class RunRecord:
     results_run: int  # rows written by the run
     checksum: int  # uint64: order-free checksum of those rows
     produced: Mapping[int, int] = field(default_factory=dict)
-    """Combinations each group produced before residual conditions; groups with none may lack."""
+    """Combinations of kept rows that each group produced before residual conditions; groups with
+    none may lack. Rows that could meet nobody any more were not kept, and owe nothing."""
     interrupted: bool = False  # stopped by the user: the inputs were not read to their end
     map_version: MapVersion = FIRST_MAP
     output: str | None = None  # where the run's results are; None: only counted

@@ -5,6 +5,10 @@ inputs that the slot's chains lead to, and put it at the head of its own chain. 
 until the batch is done, the output chunk is full (fuel) or memory is short; it can be called again
 and goes on where it stopped, in the middle of a row's combinations if need be.
 
+Once inputs have ended, a group that was never pushed holds all of their rows. There a row keeps to
+what is there: without a partner in each ended input it can meet nobody, ever, and is passed by;
+where all other inputs have ended it is combined and not kept. Neither makes a slot.
+
 Memory latency rules this loop, so rows go through it in blocks, a pipeline of three stages: ask for
 the slots of block b + 2, find the slots of block b + 1 and ask for the rows they lead to, combine
 and link the rows of block b.
@@ -18,9 +22,17 @@ import numba as nb
 import numpy as np
 
 from dovetail_processor.join.kernels.heap import heap_reserve
-from dovetail_processor.join.kernels.index import entry_of, find_or_insert, home_of
+from dovetail_processor.join.kernels.index import (
+    DEPTH,
+    GROUP_FIELDS,
+    entry_of,
+    find,
+    find_or_insert,
+    home_of,
+)
 from dovetail_processor.join.kernels.pages import GROWTHS, page_alloc, page_words
 from dovetail_processor.join.kernels.raw import (
+    GROUPS,
     INPUTS,
     KEYED,
     PARTS,
@@ -54,11 +66,14 @@ POSITIONS = 3  # … 3 + n − 1: per input, the row of the next combination; th
 
 DONE, CHUNK_FULL, MEMORY_SHORT = 0, 1, 2
 
+NOBODY = -1  # in place of a slot: a row's key is not there, and needs none
+
 BLOCK_ROWS = 64  # enough misses under way to hide one; the block's slots stay in the first cache
 
 _u32 = nb.uint32[::1]
 _i64 = nb.int64[::1]
 _u8_ro = nb.types.Array(nb.uint8, 1, "C", readonly=True)
+_bool_ro = nb.types.Array(nb.boolean, 1, "C", readonly=True)
 
 
 @nb.njit(cache=True, nogil=True)
@@ -115,6 +130,15 @@ def _make_room(m: Any, part: Any, row_words: Any, heap_words: Any) -> Any:
 
 
 @nb.njit(cache=True, nogil=True, forceinline=True)
+def _lacks(words: Any, heads: Any, ended: Any) -> Any:
+    """Whether a key, whose chain heads are at `heads`, has no row in an ended input."""
+    for j in range(ended.size):
+        if ended[j] and load(words, heads + j) == 0:
+            return True
+    return False
+
+
+@nb.njit(cache=True, nogil=True, forceinline=True)
 def _link(m: Any, head: Any, row: Any, part: Any) -> None:
     store(m[WORDS], row, load(m[WORDS], head))
     store(m[WORDS], head, row)
@@ -131,6 +155,8 @@ def _fill(lane: Any, begin: Any, end: Any, value: Any) -> None:
 @nb.njit(cache=True, nogil=True, forceinline=True)
 def _combine(m: Any, out: Any, capacity: Any, cursor: Any, i: Any, n: Any, row: Any, k: Any) -> Any:
     """Emit the combinations of `row` from the odometer on; (chunk length, whether it ended).
+
+    `row` is what is written for input i.
 
     The last other input runs fastest; its chain is walked once and copied for the later rounds.
     """
@@ -191,15 +217,32 @@ def _ask(m: Any, hashes: Any, group_of: Any, first: Any, end: Any) -> None:
 
 @nb.njit(cache=True, nogil=True, forceinline=True)
 def _locate(m: Any, hashes: Any, group_of: Any, keys: Any, r: Any) -> Any:
-    """Address of row r's slot, made if need be; 0 if memory is short. `keys`: see `advance`."""
-    key_data, key_offsets, order = keys
+    """Address of row r's slot, made if need be; 0 if memory is short. `keys`: see `advance`.
+
+    NOBODY where the group holds all rows of an ended input, and none with this key.
+    """
+    key_data, key_offsets, order, generations = keys
     key = np.int64(0)
     key_size = np.int64(0)
     if m[KEYED] != 0:
         at = load_int(order, r)
         key = key_data + load_long(key_offsets, at)
         key_size = load_long(key_offsets, at + 1) - load_long(key_offsets, at)
-    return find_or_insert(m, load_int(group_of, r), load_long(hashes, r), key, key_size)
+    g = load_int(group_of, r)
+    digest = load_long(hashes, r)
+    if _is_whole(generations, g):
+        entry = entry_of(m, g, digest & 0xFFFFFFFF)
+        if entry == 0:
+            return NOBODY
+        depth = load(m[GROUPS], g * GROUP_FIELDS + DEPTH)
+        return max(find(m, depth, entry, digest, key, key_size), NOBODY)
+    return find_or_insert(m, g, digest, key, key_size)
+
+
+@nb.njit(cache=True, nogil=True, forceinline=True)
+def _is_whole(generations: Any, g: Any) -> Any:
+    """Whether an input has ended and nothing of group g was ever pushed: it has all those rows."""
+    return generations != 0 and load_long(generations, g) == 0
 
 
 @nb.njit(cache=True, nogil=True, forceinline=True)
@@ -214,7 +257,7 @@ def _locate_block(
         if slot != 0:
             slot = _locate(m, hashes, group_of, keys, r)
         store_long(slots, r - first, slot)
-        if slot != 0:
+        if slot > 0:
             for j in range(m[INPUTS]):
                 if j != i:
                     prefetch(m[WORDS], load(m[WORDS], slot + head + j))
@@ -224,23 +267,25 @@ def _locate_block(
 @nb.njit(
     nb.int64(
         Memory, nb.uint64[::1], nb.int32[::1], nb.int32[::1], _i64, _u8_ro, _u32, _i64,
-        nb.int64, nb.int64, nb.int64, _u32, _u32, nb.uint32[:, ::1], _i64,
+        nb.int64, nb.int64, _bool_ro, _i64, _i64, nb.int64, _u32, _u32, nb.uint32[:, ::1], _i64,
     ),
     cache=True, nogil=True,
 )  # fmt: skip
 def advance(
     m: Any, hashes: Any, group_of: Any, order: Any, key_offsets: Any, key_data: Any,
-    heap_need: Any, produced: Any, i: Any, silent: Any, row_words: Any, rows_at: Any,
-    heap_at: Any, out: Any, cursor: Any,
+    heap_need: Any, produced: Any, i: Any, silent: Any, ended: Any, generation: Any, unkept: Any,
+    row_words: Any, rows_at: Any, heap_at: Any, out: Any, cursor: Any,
 ) -> Any:  # fmt: skip
     """Go on with a batch of input `i`; DONE, CHUNK_FULL or MEMORY_SHORT.
 
     hashes, group_of: of the batch's rows in group order; order[r]: row r's place in the batch as it
     arrived, which key_offsets (into key_data) and heap_need (words of text; empty if none) go by.
-    Written: rows_at[r], heap_at[r]: where row r and its text have room; the caller copies the
-    columns there for all rows up to cursor[ROW] (inclusive if MID_ROW) before it reads them.
-    out[j, k]: address of input j's row in combination k. produced[g] counts combinations; a
-    `silent` batch, whose rows have met the others before, makes none.
+    Written: rows_at[r], heap_at[r]: where row r and its text have room, 0 if it is not kept; the
+    caller copies the columns there for all rows up to cursor[ROW] (inclusive if MID_ROW).
+    out[j, k]: address of input j's row in combination k; for input i its place in the batch.
+    produced[g] counts combinations, unkept[g] those of them whose row is not kept; a `silent`
+    batch, whose rows have met the others before, makes none. ended[j]: no row of input j will come
+    (never i itself; none for a silent batch); generation[g]: 0 if nothing of g was pushed.
     After MEMORY_SHORT nothing of row cursor[ROW] has been done yet.
     """
     rows = hashes.size
@@ -249,13 +294,20 @@ def advance(
     cursor_at = cursor.ctypes.data
     hashes_at = hashes.ctypes.data
     group_at = group_of.ctypes.data
+    words = m[WORDS]
+    n = m[INPUTS]
+    some_ended = False
+    all_ended = True
+    for j in range(n):
+        some_ended |= ended[j]
+        all_ended &= ended[j] or j == i
+    generations = np.int64(generation.ctypes.data) if some_ended else np.int64(0)
     keys = (
         np.int64(key_data.ctypes.data),
         np.int64(key_offsets.ctypes.data),
         np.int64(order.ctypes.data),
+        generations,
     )
-    words = m[WORDS]
-    n = m[INPUTS]
     head = 2 + m[KEYED]
     buffer = np.empty(2 * BLOCK_ROWS, np.int64)
     here = np.int64(buffer.ctypes.data)
@@ -275,15 +327,23 @@ def advance(
             slot = load_long(here, r - first)
             if slot == 0 or load_long(m[SLAB], GROWTHS) != growths or hashes[r] == np.uint64(0):
                 slot = _locate(m, hashes_at, group_at, keys, r)
+            if slot == NOBODY:
+                rows_at[r] = 0
+                continue
             matched = True
             if not resumed:
+                whole = _is_whole(generations, g)
+                if whole and _lacks(words, slot + head, ended):
+                    rows_at[r] = 0
+                    continue
                 row = np.int64(0)
-                if slot != 0:
+                heap = np.int64(0)
+                if slot != 0 and not (whole and all_ended):
                     need = np.int64(heap_need[order[r]]) if heap_need.size > 0 else np.int64(0)
                     row, heap = _make_room(m, g * n + i, row_words, need)
-                    rows_at[r] = row
-                    heap_at[r] = heap
-                if row == 0:
+                rows_at[r] = row
+                heap_at[r] = heap
+                if row == 0 and not (whole and all_ended):
                     cursor[ROW] = r
                     return MEMORY_SHORT
                 matched = silent == 0
@@ -296,19 +356,23 @@ def advance(
                         position = load(words, slot + head + j)
                         cursor[POSITIONS + j] = position
                         cursor[POSITIONS + n + j] = position
+            kept = rows_at[r] != 0
             if matched:
                 before = k
-                k, ended = _combine(m, out_at, capacity, cursor_at, i, n, np.int64(rows_at[r]), k)
+                k, over = _combine(m, out_at, capacity, cursor_at, i, n, np.int64(order[r]), k)
                 produced[g] += k - before
+                if not kept:
+                    unkept[g] += k - before
                 cursor[EMITTED] = k
-                if not ended:
+                if not over:
                     cursor[MID_ROW] = 1
                     cursor[ROW] = r
                     return CHUNK_FULL
             if resumed:
                 resumed = False
                 cursor[MID_ROW] = 0
-            _link(m, slot + head + i, np.int64(rows_at[r]), g * n + i)
+            if kept:
+                _link(m, slot + head + i, np.int64(rows_at[r]), g * n + i)
         here, ahead = ahead, here
         growths = growths_ahead
         first, end = end, after
