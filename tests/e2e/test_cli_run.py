@@ -111,7 +111,7 @@ def test_threads_share_memory_and_give_the_exact_join(
 
 def test_a_thread_uses_the_memory_that_its_neighbour_does_not_need(tmp_path: Path) -> None:
     """All keys are of one of two groups: half of the memory would be too little for them."""
-    keys = canonical_keys([pa.array(range(900_000))], (pa.int64(),)).hashes
+    keys = canonical_keys([pa.array(range(1_300_000))], (pa.int64(),)).hashes
     chosen = pa.array(np.flatnonzero(partition_ids(keys, 2) == 0))
     tables = {"l": pa.table({"k": chosen}), "r": pa.table({"k": chosen})}
     inputs = write_all(tables, tmp_path, "parquet")
