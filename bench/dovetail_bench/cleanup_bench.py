@@ -184,14 +184,11 @@ def _spilled(case: Case, root: Path) -> SpillStore:
     produced = dict.fromkeys(range(case.groups), 0)
     for generation in range(case.generations):
         parts = [_part(t, generation, case, streams.rows) for t in tables]
-        edges = [np.searchsorted(p.groups, np.arange(case.groups + 1)).tolist() for p in parts]
+        groups = np.arange(case.groups)
+        rows = np.stack([np.bincount(p.groups, minlength=case.groups) for p in parts], axis=1)
         writer = store.begin_push()
-        for group in range(case.groups):
-            held = [_slice(p, *e[group : group + 2]) for p, e in zip(parts, edges, strict=True)]
-            if any(t is not None for t, _ in held):
-                writer.write_group(
-                    group, generation, [t for t, _ in held], [bounds for _, bounds in held]
-                )
+        tables = [p.table for p in parts]
+        writer.write_groups(groups, np.full(case.groups, generation), rows, tables)
         writer.commit()
         for group, count in _combinations(parts).items():
             produced[group] += count
@@ -221,13 +218,6 @@ def _part(rows: _Rows, generation: int, case: Case, total: int) -> _Rows:
     return _Rows(
         rows.table.take(chosen), rows.hashes[chosen], rows.groups[chosen], rows.arrival[chosen]
     )
-
-
-def _slice(rows: _Rows, begin: int, end: int) -> tuple[pa.Table | None, tuple[int, int] | None]:
-    if begin == end:
-        return None, None
-    bounds = (int(rows.hashes[begin]), int(rows.hashes[end - 1]))
-    return rows.table.slice(begin, end - begin), bounds
 
 
 def _combinations(parts: list[_Rows]) -> dict[int, int]:

@@ -108,7 +108,8 @@ def run_query(
             places.give_back()
             raise
         pushed = [p for store in places.stores() for p in store.pushes()] if report.pushes else []
-        report = replace(report, spilled_groups=len({g for p in pushed for g in p.groups}))
+        groups = {g for p in pushed for g in p.group.tolist()}
+        report = replace(report, spilled_groups=len(groups))
         if report.pushes == 0:
             places.drop_temporary_store()
         elif not report.interrupted and request.cleanup != "none":

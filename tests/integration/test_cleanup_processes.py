@@ -23,7 +23,7 @@ from dovetail_pipeline.cleanup.crew import Crew
 from dovetail_proto.errors import SpillError
 from dovetail_proto.partitioning import canonical_keys, partition_ids
 from dovetail_proto.spill_format import RunRecord, SpillStore
-from kit.spills import Spilled, make_plan, owed_results, read_bag, spill
+from kit.spills import Spilled, make_plan, owed_results, read_bag, spill, write_group
 
 MEMORY_BYTES = 64 << 20
 MODULE = "dovetail_pipeline.cleanup"
@@ -241,11 +241,9 @@ def large_store(root: Path, rows: int) -> SpillStore:
             groups = partition_ids(hashes[order], 2)
             cut = int(np.searchsorted(groups, 1))
             edges = [(0, cut), (cut, rows)]
-            parts.append([(table.slice(a, b - a), hashes[order][[a, b - 1]]) for a, b in edges])
+            parts.append([table.slice(a, b - a) for a, b in edges])
         for group in range(2):
-            tables = [parts[i][group][0] for i in range(2)]
-            bounds = [tuple(parts[i][group][1].tolist()) for i in range(2)]
-            writer.write_group(group, generation, tables, bounds)
+            write_group(writer, group, generation, [parts[i][group] for i in range(2)])
         writer.commit()
         both = sorted(counts[0].keys() & counts[1].keys())
         hashes = canonical_keys([pa.array(both)], [pa.int64()]).hashes

@@ -9,30 +9,29 @@ import pyarrow as pa
 
 from dovetail_proto.partitioning import canonical_keys, partition_ids
 from dovetail_proto.spill_format import SpillStore
-from kit.spills import make_plan
+from kit.spills import make_plan, write_group
 
 SCHEMA = pa.schema([("k", pa.int64()), ("s", pa.string())])
 PLAN = make_plan([SCHEMA, SCHEMA], partitions=2)
 
 
-def rows_of(group: int, count: int, seed: int) -> tuple[pa.Table, tuple[int, int]]:
-    """Rows of one group in hash order, with their hash range."""
+def rows_of(group: int, count: int, seed: int) -> pa.Table:
+    """Rows of one group in hash order."""
     rng = np.random.default_rng(seed)
     keys = rng.integers(0, 1000, 50 * count)
     hashes = canonical_keys([pa.array(keys)], [pa.int64()]).hashes
     mine = np.flatnonzero(partition_ids(hashes, 2) == group)[:count]
     mine = mine[np.argsort(hashes[mine], kind="stable")]
     text = pa.array([f"{seed}-{i}" for i in range(count)])
-    table = pa.Table.from_arrays([pa.array(keys[mine]), text], schema=SCHEMA)
-    return table, (int(hashes[mine[0]]), int(hashes[mine[-1]]))
+    return pa.Table.from_arrays([pa.array(keys[mine]), text], schema=SCHEMA)
 
 
 def push_both_groups(store: SpillStore, generation: int) -> None:
     """Push both groups."""
     writer = store.begin_push()
     for group in (0, 1):
-        parts = [rows_of(group, 40, 10 * generation + 2 * group + i) for i in (0, 1)]
-        writer.write_group(group, generation, [t for t, _ in parts], [b for _, b in parts])
+        tables = [rows_of(group, 40, 10 * generation + 2 * group + i) for i in (0, 1)]
+        write_group(writer, group, generation, tables)
     writer.commit()
 
 

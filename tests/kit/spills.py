@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dovetail_proto.partitioning import canonical_keys, common_key_type, partition_ids
 from dovetail_proto.query import InputPlan, OutputColumn, QueryPlan
-from dovetail_proto.spill_format import LocalStorage, RunRecord, SpillStore
+from dovetail_proto.spill_format import LocalStorage, PushWriter, RunRecord, SpillStore
 
 Epochs = Sequence[NDArray[np.int64]]
 """Per input, for every row: how many pushes had been made when it arrived."""
@@ -97,20 +97,19 @@ def spill(
         writer = store.begin_push()
         for g in np.flatnonzero(taken).tolist():
             parts: list[pa.Table | None] = []
-            bounds: list[tuple[int, int] | None] = []
             for i, table in enumerate(tables):
                 mine = (groups[i] == g) & (epochs[i] >= pushed_until[g]) & (epochs[i] <= push)
                 rows = np.flatnonzero(mine)
                 rows = rows[np.argsort(keys[i].hashes[rows], kind="stable")]
                 generations[i][rows] = generation_of[g]
-                hashes = keys[i].hashes[rows]
                 parts.append(table.take(rows) if rows.size else None)
-                bounds.append((int(hashes[0]), int(hashes[-1])) if rows.size else None)
             if any(p is not None for p in parts):
-                writer.write_group(g, int(generation_of[g]), parts, bounds)
+                write_group(writer, g, int(generation_of[g]), parts)
                 generation_of[g] += 1
             pushed_until[g] = push + 1
         writer.commit()
+        while many := store.to_merge(closing=close and last):
+            store.merge(many)
         for i in range(len(tables)):  # rows that stay in memory belong to the next generation
             rest = epochs[i] >= pushed_until[groups[i]]
             generations[i][rest] = generation_of[groups[i][rest]]
@@ -119,6 +118,19 @@ def spill(
         rows_in = tuple(t.num_rows for t in tables)
         store.close_run(RunRecord(rows_in, sum(produced.values()), 0, produced))
     return Spilled(store, tuple(tables), tuple(generations))
+
+
+def write_group(
+    writer: PushWriter, group: int, generation: int, tables: Sequence[pa.Table | None]
+) -> None:
+    """Add one group to a push; None stands for no rows of an input."""
+    held = [(i, t) for i, t in enumerate(tables) if t is not None]
+    rows = np.array([[0 if t is None else t.num_rows for t in tables]])
+    of = np.array([group]), np.array([generation])
+    writer.list_generations(*of, rows)
+    for i, t in held:
+        marks = [pa.array(np.full(t.num_rows, x[0], np.int32)) for x in of]
+        writer.write_rows(i, [*t.columns, *marks])
 
 
 def produced_combinations(

@@ -60,8 +60,11 @@ def tiny_bounds(budget_bytes: int, chunk_rows: int) -> Iterator[None]:
         patch(f"{module}.combinations.CHUNK_ROWS_MAX", chunk_rows),
         patch.multiple(f"{module}.bins", BIN_COST_MIN=20, FILE_COST=0),
         patch(f"{module}.measuring.SEGMENTS_PER_PART", 5),
-        patch("dovetail_proto.spill_format.writer.ROW_GROUP_BYTES_MIN", 150 * (chunk_rows % 4)),
+        patch("dovetail_proto.spill_format.writer.ROW_GROUP_BYTES", 1 + 150 * (chunk_rows % 4)),
         patch("dovetail_proto.spill_format.writer.ROW_GROUP_BYTES_MAX", 300),
+        patch.multiple(
+            "dovetail_proto.spill_format.merging", MERGED_MAX=2 + chunk_rows % 3, LEFT_AT_CLOSE=1
+        ),
     ):
         yield
 

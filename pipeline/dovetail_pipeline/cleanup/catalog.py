@@ -234,8 +234,8 @@ def _generations(file: SpillFile) -> NDArray[np.int64]:
     push, partitions = file.push, file.store.plan.partitions
     # A first and a last group for each row group; `reduceat` takes what lies between.
     first = np.searchsorted(push.group, partition_ids(file.entry.hash_min, partitions))
-    last = np.searchsorted(push.group, partition_ids(file.entry.hash_max, partitions))
-    edges = np.stack([first, last + 1], axis=1).ravel()
+    end = np.searchsorted(push.group, partition_ids(file.entry.hash_max, partitions), "right")
+    edges = np.stack([first, end], axis=1).ravel()
     padded = np.append(push.generation, push.generation[-1])
     least = np.minimum.reduceat(padded, edges)[::2]
     most = np.maximum.reduceat(padded, edges)[::2]

@@ -336,18 +336,15 @@ class JoinState:
         self.marks[:, ids] = marks
         np.maximum(self._highest_mark, marks.max(axis=1, initial=-1), out=self._highest_mark)
 
-    def collect(self, detached: Detached) -> list[tuple[NDArray[np.uint32], NDArray[np.uint64]]]:
-        """Per input the rows of detached groups, group after group in key-hash order, and per
-        group the least and greatest hash of them.
+    def collect(self, detached: Detached) -> list[NDArray[np.uint32]]:
+        """Per input the rows of detached groups, group after group in key-hash order.
 
         Reads only what belongs to the detached groups: safe beside the join.
         """
         starts, rows_at = self._room_for(detached.rows(self.n))
-        ranges = np.zeros((self.n, detached.ids.size, 2), np.uint64)
-        ranges[:, :, 0] = np.iinfo(np.uint64).max
         memory = self._memory_of(detached.groups, detached.parts)
-        whole.collect(memory, detached.ids.size, starts, rows_at, ranges)
-        return [(rows_at[starts[j] : starts[j + 1]], ranges[j]) for j in range(self.n)]
+        whole.collect(memory, detached.ids.size, starts, rows_at)
+        return [rows_at[starts[j] : starts[j + 1]] for j in range(self.n)]
 
     def rows_of(
         self, viewed: Detached, since: NDArray[np.int64] | None = None

@@ -10,13 +10,13 @@ place that is full holds the query up and loses nothing.
 
 from __future__ import annotations
 
+import contextlib
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import pyarrow as pa
 
 from dovetail_processor.jobs import Lane, Outcome
 from dovetail_processor.join.detached import Detached
@@ -65,6 +65,7 @@ class Pusher:
         self._cancelled = False  # read by the lane
         self.reading = False
         """Whether a job reads the state, or is about to: also one that was given up."""
+        self._merges = True  # until it fails: a run can do without
         self._now_s = 0.0
         self.no_room = ""
         """Why what is being written waits: its place is full. Empty if it does not."""
@@ -74,12 +75,12 @@ class Pusher:
         """Bytes of their files."""
         self.pushed_bytes = 0
         """Bytes that their groups held in memory."""
-        self._groups: set[int] = set()  # pushed at least once
+        self._pushed = np.zeros(state.partitions, np.bool_)  # groups, at least once
 
     @property
     def spilled_groups(self) -> int:
         """Groups that were pushed at least once."""
-        return len(self._groups)
+        return int(np.count_nonzero(self._pushed))
 
     @property
     def busy(self) -> bool:
@@ -113,7 +114,8 @@ class Pusher:
             self.pushes += 1
             self.spilled_bytes += manifest.bytes
             self.pushed_bytes += held_bytes
-            self._groups.update(manifest.groups)
+            self._pushed[manifest.group] = True
+            self._merge()
             done()
 
         self._begin(lambda: self._push(detached, held_bytes), committed, now_s)
@@ -132,7 +134,15 @@ class Pusher:
 
     def close_run(self, record: RunRecord, now_s: float, done: Callable[[], None]) -> None:
         """Record in the store that the run has ended; nothing can be pushed after it."""
-        self._begin(lambda: self._store.close_run(record), lambda _: done(), now_s)
+
+        def close() -> None:
+            # What cannot be merged is closed as it is.
+            with contextlib.suppress(SpillError):
+                while many := self._store.to_merge(closing=True):
+                    self._store.merge(many, lambda: self._cancelled)
+            self._store.close_run(record)
+
+        self._begin(close, lambda _: done(), now_s)
 
     def stop(self) -> None:
         """Give up what is under way: nothing of it will be in the store."""
@@ -176,14 +186,30 @@ class Pusher:
         self.reading = True
         self._lane.run(under_way.work, written)
 
+    def _merge(self) -> None:
+        """Have many small pushes made one, behind which the next push waits; it may fail, and then
+        they stay as they are.
+        """
+
+        def merged(outcome: Outcome[None]) -> None:
+            if outcome.error is not None and not self._cancelled:
+                self._merges = False
+                if not isinstance(outcome.error, SpillError):
+                    self._failed(outcome.error)
+
+        many = self._store.to_merge() if self._merges else []
+        if many:
+            self._lane.run(lambda: self._store.merge(many, lambda: self._cancelled), merged)
+
     def _push(self, detached: Detached, held_bytes: int) -> PushManifest:
+        state = self._state
         writer = self._store.begin_push()
         try:
-            for chunk in _chunks(detached, self._state.n, held_bytes, self._chunk_bytes):
-                for group, generation, tables, ranges in _tables(self._state, chunk):
-                    if self._cancelled:
-                        raise SpillError("the push was given up")
-                    writer.write_group(group, generation, tables, ranges)
+            for chunk in _chunks(detached, state.n, held_bytes, self._chunk_bytes):
+                if self._cancelled:
+                    raise SpillError("the push was given up")
+                tables = [state.read_rows(i, at) for i, at in enumerate(state.collect(chunk))]
+                writer.write_groups(chunk.ids, chunk.generations, chunk.rows(state.n), tables)
             return writer.commit()
         except BaseException:
             writer.abort()
@@ -199,29 +225,3 @@ def _chunks(detached: Detached, n: int, held_bytes: int, chunk_bytes: int) -> li
     edges = [0, *cuts.tolist(), rows.size]
     return [detached.part(a, b, n) for a, b in pairwise(edges)]
 
-
-_Group = tuple[int, int, list[pa.Table | None], list[tuple[int, int] | None]]
-
-
-def _tables(state: JoinState, chunk: Detached) -> Iterator[_Group]:
-    """Per group: id, generation, and per input its rows in hash order and their hash range."""
-    rows = chunk.rows(state.n)
-    ends = np.cumsum(rows, axis=0)
-    columns, ranges = [], []
-    for i, (rows_at, hashes) in enumerate(state.collect(chunk)):
-        columns.append(state.read_rows(i, rows_at))
-        ranges.append(hashes)
-    for k in range(chunk.ids.size):
-        held = rows[k] > 0
-        yield (
-            int(chunk.ids[k]),
-            int(chunk.generations[k]),
-            [
-                columns[i].slice(int(ends[k, i] - rows[k, i]), int(rows[k, i])) if held[i] else None
-                for i in range(state.n)
-            ],
-            [
-                (int(ranges[i][k, 0]), int(ranges[i][k, 1])) if held[i] else None
-                for i in range(state.n)
-            ],
-        )

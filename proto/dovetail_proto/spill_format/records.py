@@ -1,14 +1,15 @@
 """What a spill store says about itself: the manifest of a push, and the record of a closed run.
 
-A manifest lists the groups of the push and, for each input, its file by row groups, as arrays with
-one element each. Groups, and so hashes, ascend through the file:
+A manifest lists the groups of the push, each with its generation, and for each input its file by row
+groups, as arrays with one element each. Hashes, and so groups, ascend through the file:
 
-    group:       17   42   99                row_group:     0        1        2        3
-    generation:   0    3    1                     rows:   830    41000    41000     1600
-    rows:       800   30  83600              hash range:  17 … 42   99 …     99 …     99 …
+    group:       17   42   99   99           row_group:     0        1        2        3
+    generation:   0    3    1    2                rows:  10400    10400    10400     4030
+    rows:       800   30  30000 4400         hash range:  17 … 99   99 …     99 …     99 …
 
-Small groups share a row group and large ones have several. Everything read here comes from outside
-and is checked before it is believed.
+A push that several were merged into may hold several generations of a group: their rows lie among
+each other, in hash order, and each row knows its own. It names the pushes that it stands for, which
+do not exist any more. Everything read here comes from outside and is checked before it is believed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail_proto.errors import SpillError
-from dovetail_proto.ids import Generation, GroupId, MapVersion
+from dovetail_proto.ids import MapVersion
 from dovetail_proto.partitioning import partition_ids
 from dovetail_proto.query import QueryPlan
 from dovetail_proto.spill_format.sealed import (
@@ -41,6 +42,9 @@ GENERATIONS_MAX = (1 << 31) - 1
 
 PUSHES_MAX = 999_999
 """Six digits name a push; at one push a second that is more than eleven days."""
+
+GENERATIONS_IN_PUSH_MAX = 1 << 26
+"""Of all groups of one push: what is said of them can be read into a gigabyte."""
 
 FIRST_MAP = MapVersion(0)
 """The map of a run that never moved a group."""
@@ -76,7 +80,7 @@ class InputEntry:
     footer_bytes: int  # Parquet's footer with its length and magic: the file's last bytes
     footer_crc32: int
     chunk_crc32: NDArray[np.uint32]  # of column chunks, by row group, then by leaf column
-    group_rows: NDArray[np.int64]  # of each group of the push; 0 if only other inputs have rows
+    group_rows: NDArray[np.int64]  # of each generation of a group; 0 if other inputs alone have rows
     rows: NDArray[np.int64]  # this and those below have one element per row group
     memory_bytes: NDArray[np.int64]  # as Arrow, when it was written
     hash_min: NDArray[np.uint64]  # of the first row; hashes never fall from row to row
@@ -111,16 +115,11 @@ class PushManifest:
 
     store_id: str
     push: int  # from 1
-    group: NDArray[np.int64]  # the groups of this push, ascending
-    generation: NDArray[np.int64]  # that each of them was pushed as
+    group: NDArray[np.int64]  # the groups of this push, one element for each generation of them
+    generation: NDArray[np.int64]  # with `group`, in ascending order
     inputs: tuple[InputEntry | None, ...]  # None: the push holds no rows of that input
     crc32: int  # of the manifest file, so that the record of the run can name it
-
-    @property
-    def groups(self) -> dict[GroupId, Generation]:
-        """The groups of this push, each with the generation that it was pushed as."""
-        pairs = zip(self.group.tolist(), self.generation.tolist(), strict=True)
-        return {GroupId(g): Generation(t) for g, t in pairs}
+    replaces: NDArray[np.int64]  # pushes whose rows it holds, ascending: they are no more
 
     @property
     def bytes(self) -> int:
@@ -132,9 +131,11 @@ class PushManifest:
         return {
             "store": self.store_id,
             "push": self.push,
-            "groups": self.group.size,
+            "generations": self.group.size,
             "group": pack(self.group, "uint32"),
             "generation": pack(self.generation, "uint32"),
+            "replaced": self.replaces.size,
+            "replaces": pack(self.replaces, "uint32"),
             "inputs": [None if e is None else e.to_json() for e in self.inputs],
         }
 
@@ -146,12 +147,16 @@ def manifest_from_fields(
     check = checker(fields.place)
     check(fields.text("store") == store_id, "belongs to another spill store")
     check(fields.integer("push") == push, f"is not the manifest of push {push}")
-    count = fields.integer("groups", 0, plan.partitions)
+    count = fields.integer("generations", 0, GENERATIONS_IN_PUSH_MAX)
     group = fields.packed_ints("group", "uint32", count, 0, plan.partitions - 1)
     generation = fields.packed_ints("generation", "uint32", count, 0, GENERATIONS_MAX)
+    replaced = fields.integer("replaced", 0, push)
+    replaces = fields.packed_ints("replaces", "uint32", replaced, 1, push - 1)
     raw = fields.items("inputs")
     fields.done()
-    check(bool((group[1:] > group[:-1]).all()), "its groups do not ascend")
+    pairs = group * (GENERATIONS_MAX + 1) + generation
+    check(bool((pairs[1:] > pairs[:-1]).all()), "its groups and generations do not ascend")
+    check(bool((replaces[1:] > replaces[:-1]).all()), "the pushes that it replaces do not ascend")
     check(len(raw) == len(plan.inputs), f"has {len(raw)} inputs, the query {len(plan.inputs)}")
     inputs = tuple(
         None
@@ -169,7 +174,7 @@ def manifest_from_fields(
         if entry is not None:
             rows += entry.group_rows
     check(bool((rows > 0).all()), "lists a group that has no rows")
-    return PushManifest(store_id, push, group, generation, inputs, crc32)
+    return PushManifest(store_id, push, group, generation, inputs, crc32, replaces)
 
 
 def _input_entry(

@@ -2,7 +2,7 @@
 
 A sealed file is one JSON object on readable lines:
 
-    {"kind": "manifest", "version": 3, "crc32": "8f3a09c1", "body": {…}}
+    {"kind": "manifest", "version": 4, "crc32": "8f3a09c1", "body": {…}}
 
 `crc32` is the CRC-32 of `body` as JSON without spaces, keys sorted, ASCII only. So a file that was
 cut short, altered or replaced by another kind is refused by name. A `Fields` is a body on its way
@@ -23,8 +23,11 @@ from numpy.typing import NDArray
 
 from dovetail_proto.errors import SpillError
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Raised whenever a file of the spill store changes meaning; other versions are refused."""
+
+PACK_LEVEL = 1
+"""Of zlib: higher ones take several times as long for a tenth less."""
 
 INT64_MAX = (1 << 63) - 1
 UINT64_MAX = (1 << 64) - 1
@@ -76,13 +79,15 @@ def hex32(value: int) -> str:
 
 
 def pack(values: NDArray[Any], dtype: str) -> str:
-    """Unsigned integers as base64 of little-endian bytes; SpillError if `dtype` cannot hold one.
+    """Unsigned integers as base64 of their little-endian bytes under zlib.
 
-    A list of JSON numbers takes a hundred times as long to read.
+    SpillError if `dtype` cannot hold one. A list of JSON numbers takes a hundred times as long to
+    read; what is said of ten thousand small groups is a fifth of its size under zlib.
     """
     if values.size and not 0 <= int(values.min()) <= int(values.max()) <= np.iinfo(dtype).max:
         raise SpillError(f"spill store: a number does not fit {dtype}")
-    return base64.b64encode(values.astype(np.dtype(dtype).newbyteorder("<")).tobytes()).decode()
+    raw = values.astype(np.dtype(dtype).newbyteorder("<")).tobytes()
+    return base64.b64encode(zlib.compress(raw, PACK_LEVEL)).decode()
 
 
 def _crc(body: Mapping[str, Any]) -> int:
@@ -191,12 +196,14 @@ class Fields:
     def packed(self, name: str, dtype: str, size: int) -> NDArray[Any]:
         """An array of `size` values that `pack` wrote."""
         text = self.text(name)
+        length = size * np.dtype(dtype).itemsize
+        inflate = zlib.decompressobj()
         try:
-            raw = base64.b64decode(text, validate=True)
-        except ValueError:
-            self.refuse(name, "base64", text)
-        if len(raw) != size * np.dtype(dtype).itemsize:
-            self.refuse(name, f"{size} values of {dtype}", f"{len(raw)} bytes")
+            raw = inflate.decompress(base64.b64decode(text, validate=True), length + 1)
+        except (ValueError, zlib.error):
+            self.refuse(name, "base64 of bytes under zlib", text)
+        if len(raw) != length or not inflate.eof:
+            self.refuse(name, f"{size} values of {dtype}", f"{len(raw)} bytes or more")
         return np.frombuffer(raw, np.dtype(dtype).newbyteorder("<")).astype(dtype)
 
     def done(self) -> None:

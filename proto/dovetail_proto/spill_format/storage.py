@@ -1,11 +1,14 @@
 """Where a spill store rests: a local folder, or any file system that `pyarrow.fs` speaks.
 
 The one thing asked of a storage is that a published name holds either all of its bytes or does not
-exist, also after a crash at any byte:
+exist, also after the process is killed at any byte:
 
     local      write to `<name>.….tmp`, fsync, rename, fsync the folder
     HDFS, …    write to `<name>.….tmp`, close, rename
     S3, …      an object appears when its upload ends; there is no rename and none is needed
+
+The syncs of a local disk are for the case that the machine dies. What nobody will read then is
+published without them (`durable=False`), and `make_durable` makes up for it.
 
 A temporary name is used once: two processes that write the same name meet only in the rename.
 
@@ -20,7 +23,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -59,14 +62,17 @@ class Storage(Protocol):
     def read(self, name: str) -> bytes:
         """Return all bytes of a small file; FileNotFoundError if it does not exist."""
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes, *, durable: bool = True) -> None:
         """Publish a small file with these bytes; folders are made as needed."""
 
     def scratch(self, name: str) -> str:
         """Return a local path to write the later content of `name` to."""
 
-    def publish(self, scratch: str, name: str) -> None:
+    def publish(self, scratch: str, name: str, *, durable: bool = True) -> None:
         """Make a finished scratch file appear as `name`."""
+
+    def make_durable(self, names: Iterable[str]) -> None:
+        """Return when these published files are on the disk."""
 
     def open(self, name: str) -> RandomReader:
         """Open a published file; FileNotFoundError if it does not exist."""
@@ -137,18 +143,19 @@ class LocalStorage:
     def __init__(self, root: str) -> None:
         self.root = Path(root).absolute()
         self.uri = str(self.root)
+        self._made: set[Path] = set()  # folders whose own names may not be on the disk yet
 
     def read(self, name: str) -> bytes:
         """Return all bytes of a small file; FileNotFoundError if it does not exist."""
         return (self.root / name).read_bytes()
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes, *, durable: bool = True) -> None:
         """Publish a small file with these bytes; folders are made as needed."""
         scratch = self.scratch(name)
         try:
             with self.create(scratch) as f:
                 f.write(data)
-            self.publish(scratch, name)
+            self.publish(scratch, name, durable=durable)
         except OSError:
             with contextlib.suppress(OSError):
                 self.discard(scratch)
@@ -161,16 +168,22 @@ class LocalStorage:
             self.make_folder(path.parent)
         return str(path)
 
-    def publish(self, scratch: str, name: str) -> None:
+    def publish(self, scratch: str, name: str, *, durable: bool = True) -> None:
         """Sync the scratch file, rename it to `name`, sync the folder."""
-        fd = os.open(scratch, os.O_RDONLY)
-        try:
-            self.sync(fd)
-        finally:
-            os.close(fd)
         path = self.root / name
+        if durable:
+            self.sync_at(scratch)
         self.rename(scratch, str(path))
-        self.sync_folder(path.parent)
+        if durable:
+            self.sync_folder(path.parent)
+
+    def make_durable(self, names: Iterable[str]) -> None:
+        """Return when these published files are on the disk."""
+        paths = [self.root / name for name in names]
+        for path in paths:
+            self.sync_at(str(path))
+        for folder in {path.parent for path in paths}:
+            self.sync_folder(folder)
 
     def open(self, name: str) -> RandomReader:
         """Open a published file; FileNotFoundError if it does not exist."""
@@ -192,6 +205,7 @@ class LocalStorage:
     def remove(self, name: str) -> None:
         """Delete a file or a folder with all that it holds, if it exists."""
         path = self.root / name
+        self._made.discard(path)
         if path.is_dir():
             shutil.rmtree(path)
         else:
@@ -202,11 +216,9 @@ class LocalStorage:
         return (self.root / name).exists()
 
     def make_folder(self, path: Path) -> None:
-        """Make a folder and its parents, each synced into the one above it."""
-        missing = [p for p in (path, *path.parents) if not p.exists()]
+        """Make a folder and its parents."""
+        self._made.update(p for p in (path, *path.parents) if not p.exists())
         path.mkdir(parents=True, exist_ok=True)
-        for p in reversed(missing):
-            self.sync_folder(p.parent)
 
     def create(self, path: str) -> IO[bytes]:
         """Open a new file for writing."""
@@ -217,7 +229,14 @@ class LocalStorage:
         os.fsync(fd)
 
     def sync_folder(self, path: Path) -> None:
-        """Return when the names in a folder are on the disk."""
+        """Return when the names in a folder are on the disk, and its own name with them."""
+        self.sync_at(str(path))
+        if path in self._made:
+            self.sync_folder(path.parent)
+            self._made.discard(path)
+
+    def sync_at(self, path: str) -> None:
+        """Return when what was written to a file or a folder is on the disk."""
         fd = os.open(path, os.O_RDONLY)
         try:
             self.sync(fd)
@@ -260,7 +279,7 @@ class RemoteStorage:
         with self._fs.open_input_file(self._at(name)) as f:
             return bytes(f.readall())
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes, *, durable: bool = True) -> None:
         """Publish a small file with these bytes; folders are made as needed."""
         self._put(name, iter((data,)))
 
@@ -270,11 +289,14 @@ class RemoteStorage:
         os.close(fd)
         return path
 
-    def publish(self, scratch: str, name: str) -> None:
+    def publish(self, scratch: str, name: str, *, durable: bool = True) -> None:
         """Upload the scratch file and delete it."""
         with open(scratch, "rb") as f:
             self._put(name, iter(lambda: f.read(COPY_BYTES), b""))
         self.discard(scratch)
+
+    def make_durable(self, names: Iterable[str]) -> None:
+        """Nothing to do: an upload that has ended is kept."""
 
     def open(self, name: str) -> RandomReader:
         """Open a published file; FileNotFoundError if it does not exist."""

@@ -1,10 +1,12 @@
 """Writing a push: groups go in, and either all of them are in the store afterwards or none.
 
-    begin ──▶ write_group … ──▶ commit:  close files, take checksums, publish each file,
-                    │                    publish the manifest   ◀── this is the commit
+    begin ──▶ write_groups … ──▶ commit:  close files, take checksums, publish each file,
+                    │                     publish the manifest   ◀── this is the commit
                     └──▶ abort, or any failure: temporary files are deleted, nothing was pushed
 
-A failure leaves the caller's rows untouched: they are still in memory and may be pushed again.
+A failure leaves the caller's rows untouched: they are still in memory and may be pushed again. What
+is published here is on the disk only when the store is closed: until then nobody could use it after
+the machine has died.
 """
 
 from __future__ import annotations
@@ -25,11 +27,12 @@ from dovetail_proto.errors import SpillError
 from dovetail_proto.partitioning import canonical_keys
 from dovetail_proto.spill_format.layout import (
     PARQUET_MAGIC,
+    ROW_GROUP_BYTES,
     ROW_GROUP_BYTES_MAX,
-    ROW_GROUP_BYTES_MIN,
     InputLayout,
 )
 from dovetail_proto.spill_format.records import (
+    GENERATIONS_MAX,
     MANIFEST_FILE,
     InputEntry,
     PushManifest,
@@ -39,10 +42,13 @@ from dovetail_proto.spill_format.records import (
 from dovetail_proto.spill_format.sealed import seal
 from dovetail_proto.spill_format.storage import Storage
 
-WRITE_BUFFER_BYTES = 1 << 20
-"""Pages of small groups are a few KB; gathered to 1 MB, writing takes a third less time."""
+WRITE_BUFFER_BYTES = 256 << 10
+"""Pages of small columns are a few KB; gathered, writing takes a third less time."""
 
-HashRange = tuple[int, int]
+_CONSTANT_BYTES = 8
+"""Of each row: its group and generation, which are not its own columns."""
+
+_NONE_REPLACED = np.empty(0, np.int64)
 
 
 class PushWriter:
@@ -73,66 +79,81 @@ class PushWriter:
             )
             for i, layout in enumerate(layouts)
         ]
-        self._groups: list[tuple[int, int]] = []  # with their generations; those that have rows
-        self._last = -1  # the group written last
+        self._groups: list[NDArray[np.int64]] = []
+        self._generations: list[NDArray[np.int64]] = []
+        self._rows: list[NDArray[np.int64]] = []  # [generation of a group, input]
+        self._last = -1  # group and generation that were listed last, as one number
         self._ended = ended
         self._open = True
 
-    def write_group(
+    def write_groups(
         self,
-        group: int,
-        generation: int,
-        tables: Sequence[pa.Table | None],
-        hash_ranges: Sequence[HashRange | None],
-    ) -> int:
-        """Add a group; return the bytes of its rows as Arrow.
+        group: NDArray[np.int64],
+        generation: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        tables: Sequence[pa.Table],
+    ) -> None:
+        """Add groups, which ascend: group[k] as generation[k], with rows[k, i] rows of input i.
 
-        `tables` hold the kept columns of each input, in key-hash order, and `hash_ranges` their
-        smallest and largest key hash; None stands for no rows. Tables must stay as they are until
-        the push has ended. Groups must ascend: small ones share row groups with those written
-        next, and so a file is in hash order throughout. SpillError ends the push.
+        `tables` hold the kept columns of each input, group after group, in key-hash order. They
+        must stay as they are until the push has ended. SpillError ends the push.
         """
-        if not self._open or group <= self._last:
-            raise ValueError(
-                f"group {group}: the push is over, has it already, or has group {self._last}, "
-                "which must come later"
-            )
-        if len(tables) != len(self._files) or len(hash_ranges) != len(self._files):
-            raise ValueError(f"group {group}: expected {len(self._files)} tables and hash ranges")
-        self._last = group
-        size = 0
+        self.list_generations(group, generation, rows)
+        for i, table in enumerate(tables):
+            if table.num_rows:
+                of = [np.repeat(c.astype(np.int32), rows[:, i]) for c in (group, generation)]
+                self.write_rows(i, [*table.columns, *(pa.array(c) for c in of)])
+
+    def list_generations(
+        self, group: NDArray[np.int64], generation: NDArray[np.int64], rows: NDArray[np.int64]
+    ) -> None:
+        """Say which generations of groups the push holds, and rows[k, i] of each; they ascend."""
+        if not self._open:
+            raise ValueError("the push is over")
+        held = rows.any(axis=1)
+        pairs = group[held] * (GENERATIONS_MAX + 1) + generation[held]
+        if pairs.size == 0:
+            return
+        if pairs[0] <= self._last or (pairs[1:] <= pairs[:-1]).any():
+            raise ValueError("groups and generations of a push must ascend")
+        self._last = int(pairs[-1])
+        self._groups.append(group[held])
+        self._generations.append(generation[held])
+        self._rows.append(rows[held])
+
+    def write_rows(self, i: int, columns: Sequence[pa.Array | pa.ChunkedArray]) -> None:
+        """Add rows of input i, in key-hash order: kept columns, group and generation."""
+        if not self._open:
+            raise ValueError("the push is over")
         try:
-            for file, table, bounds in zip(self._files, tables, hash_ranges, strict=True):
-                if table is not None and table.num_rows:
-                    if bounds is None:
-                        raise ValueError(f"group {group}: rows without a hash range")
-                    size += file.write(group, table, bounds, generation)
-                    if not self._groups or self._groups[-1][0] != group:
-                        self._groups.append((group, generation))
+            self._files[i].write(columns)
         except OSError as e:
             self._fail(e)
         except BaseException:
             self.abort()
             raise
-        return size
 
-    def commit(self) -> PushManifest:
-        """Make the push exist, durably; SpillError if that fails, and then it does not."""
+    def commit(self, replaces: NDArray[np.int64] = _NONE_REPLACED) -> PushManifest:
+        """Make the push exist, and those that it `replaces` not; SpillError if that fails, and
+        then everything is as it was.
+        """
         if not self._open:
             raise ValueError("the push is over")
+        empty = np.empty(0, np.int64)
         try:
-            groups = np.array(self._groups, np.int64).reshape(-1, 2)
+            rows = np.concatenate([np.empty((0, len(self._files)), np.int64), *self._rows])
             manifest = PushManifest(
                 store_id=self._store_id,
                 push=self.push,
-                group=groups[:, 0],
-                generation=groups[:, 1],
-                inputs=tuple(f.finish(groups[:, 0]) for f in self._files),
+                group=np.concatenate([empty, *self._groups]),
+                generation=np.concatenate([empty, *self._generations]),
+                inputs=tuple(f.finish(rows[:, i]) for i, f in enumerate(self._files)),
                 crc32=0,
+                replaces=replaces,
             )
             data = seal("manifest", manifest.body())
             manifest = replace(manifest, crc32=zlib.crc32(data))
-            self._storage.write(f"{self._folder}/{MANIFEST_FILE}", data)
+            self._storage.write(f"{self._folder}/{MANIFEST_FILE}", data, durable=False)
         except OSError as e:
             self._fail(e)
         except BaseException:
@@ -185,87 +206,79 @@ class _InputWriter:
         self._scratch: str | None = None
         self._sink: Any = None
         self._writer: Any = None
-        self._group_rows: dict[int, int] = {}
-        self._row_groups: list[tuple[int, int, int, int]] = []  # rows, bytes, hash range; written
-        self._pending: list[tuple[pa.Table, int, int]] = []  # with group and generation
+        self._pending: list[pa.Table] = []
         self._pending_bytes = 0
-        self._pending_range: HashRange = (0, 0)
+        self._rows: list[int] = []  # this and those below: of each row group that is written
+        self._bytes: list[int] = []
+        self._bounds: list[NDArray[np.uint64]] = []  # least and greatest hash
 
-    def write(self, group: int, table: pa.Table, bounds: HashRange, generation: int) -> int:
-        size = int(table.nbytes)
-        self._group_rows[group] = table.num_rows
-        if size >= ROW_GROUP_BYTES_MIN:
-            self._flush()
-        for part, part_bytes, low, high in self._parts(table, size, bounds):
-            self._pending_range = (self._pending_range[0] if self._pending else low, high)
-            self._pending.append((part, group, generation))
-            self._pending_bytes += part_bytes
-            if self._pending_bytes >= ROW_GROUP_BYTES_MIN:
-                self._flush()
-        return size
+    def write(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> None:
+        table = pa.Table.from_arrays(list(columns), schema=self._layout.file_schema)
+        self._pending.append(table)
+        self._pending_bytes += table.nbytes
+        if self._pending_bytes >= ROW_GROUP_BYTES:
+            self._flush(all_of_it=False)
 
-    def _parts(
-        self, table: pa.Table, size: int, bounds: HashRange
-    ) -> Iterator[tuple[pa.Table, int, int, int]]:
-        """The table cut into pieces of bounded size, each with its size and hash range."""
-        if size <= ROW_GROUP_BYTES_MAX or table.num_rows == 1:
-            yield table, size, *bounds
-            return
-        rows = max(1, table.num_rows * ROW_GROUP_BYTES_MAX // size)
-        for start in range(0, table.num_rows, rows):
-            part = table.slice(start, rows)
-            ends = part.select(list(self._layout.key)).take([0, part.num_rows - 1])
-            keys = [c.combine_chunks() for c in ends.columns]
-            low, high = canonical_keys(keys, self._key_types).hashes.tolist()
-            yield part, part.nbytes, low, high
-
-    def _flush(self) -> None:
-        """Write what is pending as one row group."""
+    def _flush(self, *, all_of_it: bool) -> None:
+        """Write what is pending as row groups; what does not fill one waits, unless all must go."""
         if not self._pending:
             return
+        rows = pa.concat_tables(self._pending)
+        self._pending.clear()
+        each = max(1, rows.num_rows * ROW_GROUP_BYTES // max(1, self._pending_bytes))
+        parts = [p for p in _cut(rows, each) if all_of_it or p[0] + each <= rows.num_rows]
+        written = parts[-1][0] + parts[-1][1].num_rows if parts else 0
+        if parts:
+            self._bounds.append(self._hashes(rows, parts))
+        for _, part in parts:
+            self._file().write_table(part, part.num_rows)
+            self._rows.append(part.num_rows)
+            self._bytes.append(part.nbytes - _CONSTANT_BYTES * part.num_rows)
+        if written < rows.num_rows:
+            rest = rows.slice(written)
+            self._pending.append(rest)
+            self._pending_bytes = rest.nbytes
+        else:
+            self._pending_bytes = 0
+
+    def _file(self) -> Any:
         if self._writer is None:
             self._scratch = self._storage.scratch(self._name)
             raw = pa.OSFile(self._scratch, "wb")
             self._sink = pa.BufferedOutputStream(raw, WRITE_BUFFER_BYTES)
             schema = self._layout.file_schema.with_metadata(self._identity)
             self._writer = pq.ParquetWriter(self._sink, schema, **self._layout.options)
-        rows = pa.concat_tables([p[0] for p in self._pending])
-        counts = [p[0].num_rows for p in self._pending]
-        constants = [
-            np.repeat(np.array([p[c] for p in self._pending], np.int32), counts) for c in (1, 2)
-        ]
-        arrays = [*rows.columns, *(pa.array(c) for c in constants)]
-        table = pa.Table.from_arrays(arrays, schema=self._layout.file_schema)
-        self._writer.write_table(table, rows.num_rows)
-        self._row_groups.append((rows.num_rows, self._pending_bytes, *self._pending_range))
-        self._pending.clear()
-        self._pending_bytes = 0
+        return self._writer
 
-    def finish(self, groups: NDArray[np.int64]) -> InputEntry | None:
-        """Close the file, take its checksums and publish it; None if no rows came.
+    def _hashes(self, rows: pa.Table, parts: Sequence[tuple[int, pa.Table]]) -> NDArray[np.uint64]:
+        """The key hashes of the first and the last row of each part."""
+        ends = np.array([(at, at + part.num_rows - 1) for at, part in parts]).ravel()
+        taken = rows.select(list(self._layout.key)).take(ends)
+        keys = canonical_keys([c.combine_chunks() for c in taken.columns], self._key_types)
+        return keys.hashes.reshape(-1, 2)
 
-        `groups` are those of the push.
-        """
-        self._flush()
+    def finish(self, group_rows: NDArray[np.int64]) -> InputEntry | None:
+        """Close the file, take its checksums and publish it; None if no rows came."""
+        self._flush(all_of_it=True)
         if self._scratch is None:
             return None
         self._writer.close()
         self._sink.close()
         chunks, footer_bytes, footer_crc32 = _checksums(self._scratch)
         size = os.path.getsize(self._scratch)
-        self._storage.publish(self._scratch, self._name)
-        rows, memory_bytes, hash_min, hash_max = zip(*self._row_groups, strict=True)
+        self._storage.publish(self._scratch, self._name, durable=False)
+        bounds = np.concatenate(self._bounds)
         return InputEntry(
             name=self._name,
             bytes=size,
             footer_bytes=footer_bytes,
             footer_crc32=footer_crc32,
             chunk_crc32=chunks,
-            group_rows=np.array([self._group_rows.get(g, 0) for g in groups.tolist()], np.int64),
-            rows=np.array(rows, np.int64),
-            memory_bytes=np.array(memory_bytes, np.int64),
-            hash_min=np.array(hash_min, np.uint64),
-            hash_max=np.array(hash_max, np.uint64),
+            group_rows=group_rows,
+            rows=np.array(self._rows, np.int64),
+            memory_bytes=np.array(self._bytes, np.int64),
+            hash_min=bounds[:, 0].copy(),
+            hash_max=bounds[:, 1].copy(),
         )
 
     def drop(self) -> None:
@@ -277,6 +290,16 @@ class _InputWriter:
         if self._scratch is not None:
             with contextlib.suppress(OSError):
                 self._storage.discard(self._scratch)
+
+
+def _cut(rows: pa.Table, each: int, at: int = 0) -> Iterator[tuple[int, pa.Table]]:
+    """The table in parts of so many rows, smaller ones where they are large; with their places."""
+    for start in range(0, rows.num_rows, each):
+        part = rows.slice(start, each)
+        if part.num_rows > 1 and part.nbytes > ROW_GROUP_BYTES_MAX:
+            yield from _cut(part, (part.num_rows + 1) // 2, at + start)
+        else:
+            yield at + start, part
 
 
 def _checksums(path: str) -> tuple[NDArray[np.uint32], int, int]:

@@ -128,16 +128,11 @@ def release(m: Any, groups: Any) -> None:
             _free_list(m, load(m[PARTS], part * PART_FIELDS + HEAP_PAGES))
 
 
-@nb.njit(
-    nb.void(Memory, nb.int64, nb.int64[::1], nb.uint32[::1], nb.uint64[:, :, ::1]),
-    cache=True, nogil=True,
-)  # fmt: skip
-def collect(m: Any, groups: Any, starts: Any, rows_at: Any, hash_ranges: Any) -> None:
+@nb.njit(nb.void(Memory, nb.int64, nb.int64[::1], nb.uint32[::1]), cache=True, nogil=True)
+def collect(m: Any, groups: Any, starts: Any, rows_at: Any) -> None:
     """Addresses of all rows, input after input and group after group, each in key-hash order.
 
-    rows_at[starts[j]:] are input j's; hash_ranges[j, g] = least and greatest hash of its rows in
-    group g; the least must come in as the largest number there is. A group's keys are sorted
-    once for all inputs.
+    rows_at[starts[j]:] are input j's. A group's keys are sorted once for all inputs.
     """
     n = m[INPUTS]
     head = 2 + m[KEYED]
@@ -157,10 +152,6 @@ def collect(m: Any, groups: Any, starts: Any, rows_at: Any, hash_ranges: Any) ->
         for s in np.argsort(hashes[:found]):
             for j in range(n):
                 row = load(m[WORDS], slots[s] + head + j)
-                if row == 0:
-                    continue
-                hash_ranges[j, g, 0] = min(hash_ranges[j, g, 0], hashes[s])
-                hash_ranges[j, g, 1] = hashes[s]
                 while row != 0:
                     rows_at[at_row[j]] = row
                     at_row[j] += 1

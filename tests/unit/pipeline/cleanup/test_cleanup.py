@@ -29,7 +29,16 @@ from dovetail_proto.errors import Interrupted, MemoryLimitError, OutputError, Sp
 from dovetail_proto.partitioning import canonical_keys
 from dovetail_proto.query import OutputColumn
 from dovetail_proto.spill_format import RunRecord, SpillStore
-from kit.spills import Spilled, bag, make_plan, owed_results, owed_rows, read_bag, spill
+from kit.spills import (
+    Spilled,
+    bag,
+    make_plan,
+    owed_results,
+    owed_rows,
+    read_bag,
+    spill,
+    write_group,
+)
 
 MEMORY_BYTES = 64 << 20
 
@@ -241,11 +250,10 @@ def test_stores_in_another_order_are_the_same_clean_up(tmp_path: Path):
     table = pa.table({"k": np.full(rows, 5), "n": np.arange(rows)})
     plan = make_plan([table.schema] * 2, partitions=1)
     stores = [SpillStore.create(str(tmp_path / n), plan, run="one") for n in ("p1", "p2")]
-    h = int(canonical_keys([table.column(0).combine_chunks()], [pa.int64()]).hashes[0])
     each = rows // generations
     for g in range(generations):
         writer = stores[g % 2].begin_push()
-        writer.write_group(0, g, [table.slice(g * each, each)] * 2, [(h, h)] * 2)
+        write_group(writer, 0, g, [table.slice(g * each, each)] * 2)
         writer.commit()
     stores[0].close_run(RunRecord((rows, rows), 0, 0, {0: generations * each * each}))
     stores[1].close_run(RunRecord((0, 0), 0, 0))

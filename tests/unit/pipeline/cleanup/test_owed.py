@@ -12,7 +12,7 @@ from dovetail_pipeline.cleanup import owed, verify
 from dovetail_proto.errors import SpillError
 from dovetail_proto.partitioning import canonical_keys
 from dovetail_proto.spill_format import RunRecord, SpillStore
-from kit.spills import make_plan, owed_results, spill
+from kit.spills import make_plan, owed_results, spill, write_group
 
 SCHEMA = pa.schema([("k", pa.int64())])
 
@@ -58,10 +58,9 @@ def test_counts_are_exact_beyond_64_bits(tmp_path: Path):
     inputs, rows = 6, 3000
     store = SpillStore.create(str(tmp_path / "s"), make_plan([SCHEMA] * inputs, partitions=1))
     table = keys([7] * (rows // 2))
-    h = int(canonical_keys([table.column(0).combine_chunks()], [pa.int64()]).hashes[0])
     for generation in range(2):
         writer = store.begin_push()
-        writer.write_group(0, generation, [table] * inputs, [(h, h)] * inputs)
+        write_group(writer, 0, generation, [table] * inputs)
         writer.commit()
     store.close_run(RunRecord((rows,) * inputs, 0, 0))
     assert owed(store).owed == rows**inputs - 2 * (rows // 2) ** inputs > 2**64
@@ -91,10 +90,9 @@ def split_between_stores(tmp_path: Path) -> tuple[SpillStore, SpillStore]:
     plan = make_plan([SCHEMA] * 2, partitions=1)
     stores = [SpillStore.create(str(tmp_path / name), plan) for name in ("p0", "p1")]
     table = keys([5, 5])
-    h = int(canonical_keys([table.column(0).combine_chunks()], [pa.int64()]).hashes[0])
     for generation in (1, 0, 3, 2):
         writer = stores[generation % 2].begin_push()
-        writer.write_group(0, generation, [table, table], [(h, h), (h, h)])
+        write_group(writer, 0, generation, [table, table])
         writer.commit()
     stores[0].close_run(RunRecord((8, 8), 0, 0, {0: 16}))
     stores[1].close_run(RunRecord((0, 0), 0, 0))

@@ -6,6 +6,7 @@ import base64
 import datetime as dt
 import decimal
 import json
+import zlib
 from pathlib import Path
 
 import duckdb
@@ -19,7 +20,7 @@ from dovetail_proto.errors import SpillError
 from dovetail_proto.partitioning import canonical_keys, partition_ids
 from dovetail_proto.spill_format import LocalStorage, RemoteStorage, RunRecord, SpillStore
 from dovetail_proto.spill_format import layout as layout_module
-from kit.spills import make_plan, spill
+from kit.spills import make_plan, spill, write_group
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.float64()), ("s", pa.string())])
 
@@ -68,8 +69,8 @@ def test_manifest_tells_groups_generations_rows_and_hash_ranges(tmp_path: Path):
     push = store.pushes()[1]
     entry = push.inputs[0]
     file = store.open_input(push, 0)
-    assert list(push.groups) == push.group.tolist() == sorted(push.groups)
-    assert set(push.groups.values()) == {1}
+    assert push.group.tolist() == sorted(set(push.group.tolist()))
+    assert set(push.generation.tolist()) == {1}
     assert entry.row_groups == 1
     rows = file.read([0], ["k", "__group", "__generation"])
     file.close()
@@ -83,20 +84,23 @@ def test_manifest_tells_groups_generations_rows_and_hash_ranges(tmp_path: Path):
     assert entry.group_rows.tolist() == np.bincount(groups, minlength=8)[push.group].tolist()
 
 
-def test_groups_of_some_size_have_row_groups_of_their_own(
+def test_row_groups_are_cut_by_size_wherever_groups_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """And the rows in them carry their group and generation."""
-    monkeypatch.setattr("dovetail_proto.spill_format.writer.ROW_GROUP_BYTES_MIN", 1)
+    """And each row carries its group and generation."""
+    monkeypatch.setattr("dovetail_proto.spill_format.writer.ROW_GROUP_BYTES", 1000)
     store = small_store(tmp_path / "spill")
     push = store.pushes()[0]
     entry = push.inputs[0]
-    held = push.group[entry.group_rows > 0]
-    assert entry.row_groups == held.size
+    assert entry.row_groups > 2
+    assert entry.memory_bytes.max() < 1200
+    assert (entry.hash_min[1:] >= entry.hash_max[:-1]).all()
     parquet = pq.ParquetFile(tmp_path / "spill" / entry.name)
-    for r, group in enumerate(held.tolist()):
+    for r in range(entry.row_groups):
         part = parquet.read_row_group(r)
-        assert set(part.column("__group").to_pylist()) == {group}
+        hashes = canonical_keys([part.column("k").combine_chunks()], [pa.int64()]).hashes
+        assert (hashes[0], hashes[-1]) == (entry.hash_min[r], entry.hash_max[r])
+        assert part.column("__group").to_pylist() == partition_ids(hashes, 8).tolist()
         assert set(part.column("__generation").to_pylist()) == {0}
     parquet.close()
 
@@ -188,7 +192,7 @@ def test_a_large_group_takes_several_row_groups_in_hash_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """So that a reader needs a bounded amount at once."""
-    monkeypatch.setattr("dovetail_proto.spill_format.writer.ROW_GROUP_BYTES_MIN", 500)
+    monkeypatch.setattr("dovetail_proto.spill_format.writer.ROW_GROUP_BYTES", 500)
     monkeypatch.setattr("dovetail_proto.spill_format.writer.ROW_GROUP_BYTES_MAX", 1000)
     plan = make_plan([SCHEMA, SCHEMA], partitions=1)
     rows = table(400)
@@ -238,21 +242,20 @@ def test_the_run_record_comes_back(tmp_path: Path):
 
 
 def test_an_aborted_push_leaves_nothing(tmp_path: Path):
-    """Neither files nor a number that is taken; the next push works."""
+    """No file; the next push works, under a number of its own."""
     store = SpillStore.create(str(tmp_path / "s"), make_plan([SCHEMA, SCHEMA], partitions=1))
     writer = store.begin_push()
     rows = table(1)
-    h = int(canonical_keys([rows.column("k").combine_chunks()], [pa.int64()]).hashes[0])
-    assert writer.write_group(0, 0, [rows, None], [(h, h), None]) > 0
+    write_group(writer, 0, 0, [rows, None])
     writer.abort()
     writer.abort()
     assert list(tmp_path.glob("s/pushes/*")) == []
     again = store.begin_push()
-    again.write_group(0, 0, [None, rows], [None, (h, h)])
+    write_group(again, 0, 0, [None, rows])
     manifest = again.commit()
-    assert manifest.push == 1
+    assert manifest.push == 2
     assert manifest.inputs[0] is None
-    assert SpillStore.open(str(tmp_path / "s")).pushes()[0].groups == {0: 0}
+    assert SpillStore.open(str(tmp_path / "s")).pushes()[0].group.tolist() == [0]
 
 
 def test_one_push_at_a_time(tmp_path: Path):
@@ -261,10 +264,10 @@ def test_one_push_at_a_time(tmp_path: Path):
     writer = store.begin_push()
     with pytest.raises(ValueError, match="under way"):
         store.begin_push()
-    writer.write_group(0, 0, [None, None], [None, None])
-    for group in (0, -1):
-        with pytest.raises(ValueError, match="has it already, or has group 0"):
-            writer.write_group(group, 0, [None, None], [None, None])
+    write_group(writer, 0, 1, [table(1), None])
+    for generation in (1, 0):
+        with pytest.raises(ValueError, match="must ascend"):
+            write_group(writer, 0, generation, [table(1), None])
     with pytest.raises(ValueError, match="under way"):
         store.close_run(RunRecord((0, 0), 0, 0))
     writer.abort()
@@ -294,11 +297,10 @@ def test_a_full_disk_ends_the_push_and_keeps_the_rest(tmp_path: Path, rows: int)
     big = table(rows)
     hashes = canonical_keys([big.column("k").combine_chunks()], [pa.int64()]).hashes
     big = big.take(np.argsort(hashes, kind="stable"))
-    bounds = (int(hashes.min()), int(hashes.max()))
 
     def push() -> None:
         writer = store.begin_push()
-        writer.write_group(0, 0, [big, big], [bounds, bounds])
+        write_group(writer, 0, 0, [big, big])
         writer.commit()
 
     with pytest.raises(SpillError, match=r"push 1 cannot be written.*No space left.*--spill-dir"):
@@ -320,20 +322,19 @@ def test_other_file_systems_hold_the_same_store(tmp_path: Path):
         if storage._renames:
             store = SpillStore.create_in(storage, plan)
         else:  # object stores have no folders; here one stands for the bucket
-            store = SpillStore(storage, plan, "0" * 32, [])
+            store = SpillStore(storage, plan, "0" * 32)
         assert store.root == f"fake://{kind}"
         rows = table(1)
-        h = int(canonical_keys([rows.column("k").combine_chunks()], [pa.int64()]).hashes[0])
         writer = store.begin_push()
         if not storage._renames:
             (tmp_path / kind / "pushes" / f"{writer.push:06d}").mkdir(exist_ok=True)
-        writer.write_group(0, 0, [rows, None], [(h, h), None])
+        write_group(writer, 0, 0, [rows, None])
         push = writer.commit()
         assert store.open_input(push, 0).read([0], ["s", "k"]).num_rows == 1
         store.close_run(RunRecord((1, 0), 0, 0))
         assert store.run_record().rows_in == (1, 0)
         if storage._renames:
-            assert SpillStore.open_in(storage).pushes()[0].groups == {0: 0}
+            assert SpillStore.open_in(storage).pushes()[0].group.tolist() == [0]
             assert store.storage.names("") == ["closed.json", "pushes", "query.json"]
 
 
@@ -350,10 +351,10 @@ def test_a_uri_of_a_local_folder_is_a_local_store(tmp_path: Path):
 
 
 def test_hashes_are_text_in_json(tmp_path: Path):
-    """Base64 of little-endian numbers: readers whose integers end at 2⁵³ lose nothing."""
+    """Base64 of little-endian numbers under zlib: readers whose integers end at 2⁵³ lose nothing."""
     store = small_store(tmp_path / "s")
     raw = json.loads((tmp_path / "s/pushes/000001/manifest.json").read_text())
     for name in ("hash_min", "hash_max"):
         text = raw["body"]["inputs"][0][name]
-        found = np.frombuffer(base64.b64decode(text), "<u8")
+        found = np.frombuffer(zlib.decompress(base64.b64decode(text)), "<u8")
         assert found.tolist() == getattr(store.pushes()[0].inputs[0], name).tolist()

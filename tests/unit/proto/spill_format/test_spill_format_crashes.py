@@ -2,78 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
-from typing import IO
 
 from dovetail_proto.spill_format import LocalStorage, RunRecord, SpillStore
+from kit.dying_storage import DyingStorage, Killed
 from kit.small_store import PLAN, content, push_both_groups
-
-
-class Killed(BaseException):
-    """The process is gone: nothing after this happens."""
-
-
-class DyingStorage(LocalStorage):
-    """A disk that is lost at the n-th call that changes it, in the middle of a write or before."""
-
-    def __init__(self, root: str, calls: int) -> None:
-        super().__init__(root)
-        self.left = calls
-        self.dead = False
-
-    def _live(self) -> None:
-        if self.dead or self.left == 0:
-            self.dead = True
-            raise Killed
-        self.left -= 1
-
-    def create(self, path: str) -> IO[bytes]:
-        """Die before, or after half of the bytes."""
-        self._live()
-        storage = self
-
-        class Half:
-            def __enter__(self) -> Half:
-                self._file = open(path, "wb")
-                return self
-
-            def write(self, data: bytes) -> None:
-                self._file.write(data[: len(data) // 2])
-                self._file.flush()
-                storage._live()
-                self._file.write(data[len(data) // 2 :])
-
-            def __exit__(self, *exc: object) -> None:
-                self._file.close()
-
-        return Half()  # type: ignore[return-value]
-
-    def scratch(self, name: str) -> str:
-        """Die before a large file."""
-        self._live()
-        return super().scratch(name)
-
-    def sync(self, fd: int) -> None:
-        """Die before a sync; what was written may be there all the same."""
-        self._live()
-        super().sync(fd)
-
-    def rename(self, old: str, new: str) -> None:
-        """Die before or after a rename."""
-        self._live()
-        super().rename(old, new)
-        self._live()
-
-    def discard(self, path: str) -> None:
-        """A dead process cleans nothing up."""
-        self._live()
-        super().discard(path)
-
-    def remove(self, name: str) -> None:
-        """A dead process cleans nothing up."""
-        self._live()
-        super().remove(name)
 
 
 def test_a_crash_at_any_call_leaves_a_push_whole_or_absent(tmp_path: Path):
@@ -105,7 +40,7 @@ def test_a_crash_at_any_call_leaves_a_push_whole_or_absent(tmp_path: Path):
         shutil.rmtree(root)
         if finished:
             break
-    assert calls > 15
+    assert calls > 8
     assert seen == {1, 2}
 
 
@@ -114,6 +49,7 @@ def test_a_crash_while_closing_leaves_the_run_open_or_closed(tmp_path: Path):
     for calls in range(100):
         root = tmp_path / str(calls)
         store = SpillStore.create(str(root), PLAN)
+        push_both_groups(store, 0)
         store.storage = DyingStorage(str(root), calls)
         try:
             store.close_run(RunRecord((1, 2), 3, 4))
@@ -127,4 +63,30 @@ def test_a_crash_while_closing_leaves_the_run_open_or_closed(tmp_path: Path):
             assert opened.run_record() == RunRecord((1, 2), 3, 4)
         if finished:
             break
-    assert calls > 3
+    assert calls > 8
+
+
+def test_whatever_a_closed_run_left_is_on_the_disk(tmp_path: Path):
+    """Every file of every push, and every folder's name, is synced before the record of its end."""
+    synced: list[str] = []
+
+    class Watched(LocalStorage):
+        def sync(self, fd: int) -> None:
+            synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+            super().sync(fd)
+
+        def rename(self, old: str, new: str) -> None:
+            super().rename(old, new)
+            synced[:] = [new if name == old else name for name in synced]
+
+    root = tmp_path / "s"
+    store = SpillStore.create_in(Watched(str(root)), PLAN)
+    synced.clear()
+    for generation in range(3):
+        push_both_groups(store, generation)
+    store.merge([1, 2])
+    assert synced == [], "nobody could use it yet"
+    store.close_run(RunRecord((1, 2), 3, 4))
+    files = {str(f) for f in root.rglob("*") if f.name not in ("query.json", "closed.json")}
+    assert files < set(synced[: synced.index(str(root / "closed.json"))])
+    assert synced[-1] == str(root)

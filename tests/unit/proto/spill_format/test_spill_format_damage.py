@@ -17,7 +17,7 @@ import pytest
 from dovetail_proto.errors import SpillError
 from dovetail_proto.spill_format import RunRecord, SpillStore
 from kit.small_store import PLAN, SCHEMA, content, push_both_groups, rows_of
-from kit.spills import make_plan
+from kit.spills import make_plan, write_group
 
 ROWS = 80
 """Of each input in each push."""
@@ -152,7 +152,7 @@ def _entry(body: dict[str, Any]) -> dict[str, Any]:
 
 def packed(values: list[int], dtype: str = "<u4") -> str:
     """An array as manifests hold it."""
-    return base64.b64encode(np.array(values, dtype).tobytes()).decode()
+    return base64.b64encode(zlib.compress(np.array(values, dtype).tobytes())).decode()
 
 
 LIES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
@@ -168,7 +168,7 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "huge": (lambda b: _entry(b).update(bytes=2**63), "must be an integer in 12"),
     "footer": (lambda b: _entry(b).update(footer_bytes=2**40), "footer is larger than the file"),
     "crc": (lambda b: _entry(b).update(footer_crc32="xyz"), "hexadecimal digits of fixed length"),
-    "chunks": (lambda b: _entry(b).update(chunk_crc32="AAAAAAA="), "must be 4 values of uint32"),
+    "chunks": (lambda b: _entry(b).update(chunk_crc32=packed([0])), "must be 4 values of uint32"),
     "base64": (lambda b: _entry(b).update(chunk_crc32="é"), "must be base64"),
     "leaves": (lambda b: _entry(b).update(leaf_columns=3), "field 'chunk_crc32' must be 3 values"),
     "row groups": (
@@ -188,14 +188,18 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     ),
     "outside": (
         lambda b: (
-            b.update(groups=1, group=packed([0]), generation=packed([0])),
+            b.update(generations=1, group=packed([0]), generation=packed([0])),
             [e.update(group_rows=packed([ROWS])) for e in b["inputs"]],
         ),
         "a hash range lies outside its groups",
     ),
-    "groups": (lambda b: b.update(groups=3), "field 'groups' must be an integer in 0 … 2"),
+    "generations": (lambda b: b.update(generations=3), "'group' must be 3 values of uint32"),
+    "replaces": (
+        lambda b: b.update(replaced=1, replaces=packed([2])),
+        "'replaces' must be integers in 1 … 0",
+    ),
     "group": (lambda b: b.update(group=packed([0, 2])), "integers in 0 … 1"),
-    "order": (lambda b: b.update(group=packed([1, 0])), "its groups do not ascend"),
+    "order": (lambda b: b.update(group=packed([1, 0])), "its groups and generations do not ascend"),
     "generation": (lambda b: b.update(generation=packed([0, 2**31])), "'generation' must be"),
     "no rows": (
         lambda b: [e.update(group_rows=packed([ROWS, 0])) for e in b["inputs"]],
@@ -258,8 +262,8 @@ def test_another_version_is_refused_with_what_to_do(closed_store: Path, tmp_path
     root = tmp_path / "s"
     shutil.copytree(closed_store, root)
     path = root / "query.json"
-    path.write_text(path.read_text().replace('"version": 3', '"version": 4', 1))
-    with pytest.raises(SpillError, match=r"format version 4.*use the Dovetail that wrote it"):
+    path.write_text(path.read_text().replace('"version": 4', '"version": 3', 1))
+    with pytest.raises(SpillError, match=r"format version 3.*use the Dovetail that wrote it"):
         SpillStore.open(str(root))
 
 
@@ -270,9 +274,8 @@ def test_rows_out_of_hash_order_are_refused(tmp_path: Path):
     store = SpillStore.create(str(tmp_path / "s"), make_plan([SCHEMA, SCHEMA], partitions=1))
     for generation in (0, 1):
         writer = store.begin_push()
-        parts = [rows_of(0, 10, i) for i in (0, 1)]
-        tables = [t.take(np.arange(10)[::-1]) for t, _ in parts]
-        writer.write_group(0, generation, tables, [b for _, b in parts])
+        tables = [rows_of(0, 10, i).take([0, *range(8, 0, -1), 9]) for i in (0, 1)]
+        write_group(writer, 0, generation, tables)
         writer.commit()
     store.close_run(RunRecord((20, 20), 0, 0))
     with pytest.raises(SpillError, match=r"input-00\.parquet: its rows are not in the recorded"):
