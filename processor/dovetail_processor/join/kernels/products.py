@@ -11,6 +11,10 @@ rows of a generation, or of all generations up to t, are a range again:
 A term of incremental view maintenance says which of the three ranges <t, =t and ≤t each input
 contributes: the term's combinations are their cross product. `emit_owed` walks keys, generations,
 terms and products, and stops when the chunk is full; called again, it goes on where it stopped.
+
+Most terms are empty. Before the first generation at which every input has a row, all are: a key is
+begun there. After it, an input may have no row of generation t, or none before; which ones is kept as
+the bits of two numbers, so that passing over a term takes one comparison, not one per input.
 """
 
 from __future__ import annotations
@@ -123,6 +127,43 @@ def _next_generation(generations: Any, ranges: Any, k: Any, ends: Any) -> Any:
     return lowest
 
 
+@nb.njit(cache=True, nogil=True, inline="always")
+def _begin(generations: Any, ranges: Any, k: Any, ends: Any) -> None:
+    """Set `ends` before the first generation at which every input of key k has a row."""
+    first = np.int64(0)
+    for j in range(ends.size):
+        first = max(first, np.int64(generations[ranges[k, 2 * j]]))
+    for j in range(ends.size):
+        ends[j] = ranges[k, 2 * j]
+        while ends[j] < ranges[k, 2 * j + 1] and generations[ends[j]] < first:
+            ends[j] += 1
+
+
+@nb.njit(cache=True, nogil=True)
+def _needed(terms: Any) -> Any:
+    """Per term, as bits: the inputs that must have older rows, and those that must have new ones."""
+    needed = np.zeros((terms.shape[0], 2), np.uint64)
+    for term in range(terms.shape[0]):
+        for j in range(terms.shape[1]):
+            if terms[term, j] != ALL:
+                needed[term, terms[term, j]] |= np.uint64(1) << np.uint64(j)
+    return needed
+
+
+@nb.njit(cache=True, nogil=True, inline="always")
+def _missing(ranges: Any, k: Any, older: Any, ends: Any) -> Any:
+    """As bits: the inputs without rows of key k before t, and those without any of t."""
+    no_older = np.uint64(0)
+    no_new = np.uint64(0)
+    for j in range(ends.size):
+        bit = np.uint64(1) << np.uint64(j)
+        if older[j] == ranges[k, 2 * j]:
+            no_older |= bit
+        if ends[j] == older[j]:
+            no_new |= bit
+    return no_older, no_new
+
+
 @nb.njit(
     nb.void(_i32_ro, _i64_2d, nb.int8[:, ::1], nb.uint64[:, ::1], nb.boolean[::1]),
     cache=True, nogil=True,
@@ -136,6 +177,7 @@ def count_combinations(generations: Any, ranges: Any, terms: Any, counts: Any, e
     n = ranges.shape[1] // 2
     older = np.empty(n, np.int64)
     ends = np.empty(n, np.int64)
+    needed = _needed(terms)
     for k in range(ranges.shape[0]):
         total = np.uint64(1)
         size = np.float64(1)
@@ -143,10 +185,10 @@ def count_combinations(generations: Any, ranges: Any, terms: Any, counts: Any, e
             rows = ranges[k, 2 * j + 1] - ranges[k, 2 * j]
             total *= np.uint64(rows)
             size *= np.float64(rows)
-            ends[j] = ranges[k, 2 * j]
         exact[k] = size <= COUNT_MAX
         if not exact[k]:
             continue
+        _begin(generations, ranges, k, ends)
         shared = np.uint64(0)
         owed = np.uint64(0)
         while True:
@@ -160,7 +202,10 @@ def count_combinations(generations: Any, ranges: Any, terms: Any, counts: Any, e
                     ends[j] += 1
                 product *= np.uint64(ends[j] - older[j])
             shared += product
+            no_older, no_new = _missing(ranges, k, older, ends)
             for term in range(terms.shape[0]):
+                if (needed[term, OLDER] & no_older) | (needed[term, NEW] & no_new):
+                    continue
                 product = np.uint64(1)
                 for j in range(n):
                     begin = older[j] if terms[term, j] == NEW else ranges[k, 2 * j]
@@ -189,12 +234,14 @@ def emit_owed(rows: Any, generations: Any, ranges: Any, terms: Any, cursor: Any,
     place = cursor[FIELDS + 2 * n :]
     low = np.empty(n, np.int64)
     high = np.empty(n, np.int64)
+    needed = _needed(terms)
+    no_older, no_new = np.uint64(0), np.uint64(0)
+    known = False  # whether these are of the generation at hand
     written = 0
     while cursor[KEY] < ranges.shape[0]:
         k = cursor[KEY]
         if cursor[STAGE] == BEFORE_KEY:
-            for j in range(n):
-                ends[j] = ranges[k, 2 * j]
+            _begin(generations, ranges, k, ends)
             cursor[TERM] = terms.shape[0]
             cursor[STAGE] = AT_TERM
         if cursor[TERM] == terms.shape[0]:  # on to the next generation of this key
@@ -208,18 +255,20 @@ def emit_owed(rows: Any, generations: Any, ranges: Any, terms: Any, cursor: Any,
                 while ends[j] < ranges[k, 2 * j + 1] and generations[ends[j]] == t:
                     ends[j] += 1
             cursor[TERM] = 0
+            known = False
+        if not known:
+            no_older, no_new = _missing(ranges, k, older, ends)
+            known = True
         term = cursor[TERM]
-        empty = False
+        if (needed[term, OLDER] & no_older) | (needed[term, NEW] & no_new):
+            cursor[TERM] += 1
+            continue
         inner = 0
         for j in range(n):
             low[j] = older[j] if terms[term, j] == NEW else ranges[k, 2 * j]
             high[j] = older[j] if terms[term, j] == OLDER else ends[j]
-            empty |= low[j] >= high[j]
             if high[j] - low[j] > high[inner] - low[inner]:
                 inner = j  # the widest range runs fastest
-        if empty:
-            cursor[TERM] += 1
-            continue
         if cursor[STAGE] == AT_TERM:
             for j in range(n):
                 place[j] = low[j]
