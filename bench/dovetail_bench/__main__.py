@@ -12,6 +12,7 @@ BENCHMARKS = (
     "whole_run",
     "beyond_memory",
     "hot_key",
+    "spill_curves",
     "cleanup_bench",
     "cluster_bench",
 )

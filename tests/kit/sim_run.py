@@ -375,7 +375,10 @@ def run_seed(seed: int, faults: bool = True) -> Verdict:
     folder = Path(tempfile.mkdtemp(prefix=f"sim-{seed}-", dir=place))
     scenario = Scenario(world, folder)
     try:
-        with patch.object(spill_format.store, "open_storage", scenario.disk.storage):
+        with (
+            patch.object(spill_format.store, "open_storage", scenario.disk.storage),
+            patch.multiple(spill_format.merging, MERGED_MAX=2, LEFT_AT_CLOSE=1),
+        ):
             scenario.start()
             kinds = plan_faults(scenario) if faults else set()
             world.tell("kit", f"seed {seed}, faults: {', '.join(sorted(kinds)) or '-'}")

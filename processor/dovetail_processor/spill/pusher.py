@@ -224,4 +224,3 @@ def _chunks(detached: Detached, n: int, held_bytes: int, chunk_bytes: int) -> li
     cuts = np.flatnonzero(np.diff(share)) + 1
     edges = [0, *cuts.tolist(), rows.size]
     return [detached.part(a, b, n) for a, b in pairwise(edges)]
-

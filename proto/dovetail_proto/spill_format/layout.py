@@ -25,13 +25,13 @@ GROUP_COLUMN = "__group"
 GENERATION_COLUMN = "__generation"
 
 ROW_GROUP_BYTES = 256 << 10
-"""Rows are cut into row groups of this Arrow size, wherever groups begin. A row group costs 0.1 ms to
-write and half of that to read, as much as a hundred thousand bytes; a reader that wants a stretch of
-hashes reads half a row group too much at both of its ends."""
+"""Rows are cut into row groups of this Arrow size, wherever groups begin. A row group costs 0.1 ms
+to write and half of that to read, as much as a hundred thousand bytes; a reader that wants a stretch
+of hashes reads half a row group too much at both of its ends."""
 
 ROW_GROUP_BYTES_MAX = 1 << 20
-"""Where rows differ so much in size that one would be larger than this, it is cut further, so that a
-reader never needs more at once, a single row aside."""
+"""Where rows differ so much in size that one would be larger than this, it is cut further, so that
+a reader never needs more at once, a single row aside."""
 
 _CONSTANT = (GROUP_COLUMN, GENERATION_COLUMN)
 

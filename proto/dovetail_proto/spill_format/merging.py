@@ -1,4 +1,4 @@
-"""Making one push of many: a store of thousands of small files costs its readers more than the rows.
+"""Making one push of many: thousands of small files cost their readers more than the rows do.
 
 Under a small memory limit pushes are small and many, and a clean-up with little memory goes to all
 of their files again and again. So the oldest pushes of a level are merged into one of the next:
@@ -9,9 +9,9 @@ of their files again and again. So the oldest pushes of a level are merged into 
 
 Each row is written again once per level, and a level is thirty times the one below it. Generations
 are not merged: rows keep theirs. The manifest of the merged push says whom it replaces, and writing
-it is the one step that counts: before it the old pushes exist, after it the new one, and whether the
-old files are still there makes no difference. While a push is written, nobody else writes here; no
-clean-up reads a store before it is closed, and nothing is merged after that.
+it is the one step that counts: before it the old pushes exist, after it the new one, and whether
+the old files are still there makes no difference. One process writes to a store, one push or merge
+at a time; no clean-up reads it before it is closed, and nothing is merged after that.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a spill store says about itself: the manifest of a push, and the record of a closed run.
 
-A manifest lists the groups of the push, each with its generation, and for each input its file by row
-groups, as arrays with one element each. Hashes, and so groups, ascend through the file:
+A manifest lists the groups of the push, each with its generation, and for each input its file by
+row groups, as arrays with one element each. Hashes, and so groups, ascend through the file:
 
     group:       17   42   99   99           row_group:     0        1        2        3
     generation:   0    3    1    2                rows:  10400    10400    10400     4030
@@ -80,7 +80,7 @@ class InputEntry:
     footer_bytes: int  # Parquet's footer with its length and magic: the file's last bytes
     footer_crc32: int
     chunk_crc32: NDArray[np.uint32]  # of column chunks, by row group, then by leaf column
-    group_rows: NDArray[np.int64]  # of each generation of a group; 0 if other inputs alone have rows
+    group_rows: NDArray[np.int64]  # of each generation of a group; 0: other inputs alone have rows
     rows: NDArray[np.int64]  # this and those below have one element per row group
     memory_bytes: NDArray[np.int64]  # as Arrow, when it was written
     hash_min: NDArray[np.uint64]  # of the first row; hashes never fall from row to row

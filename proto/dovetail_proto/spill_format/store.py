@@ -86,9 +86,7 @@ class _Kept:
 class SpillStore:
     """An open store. Make one with `create` or `open`; instances share nothing but the files."""
 
-    def __init__(
-        self, storage: Storage, plan: QueryPlan, store_id: str, run: str = ""
-    ) -> None:
+    def __init__(self, storage: Storage, plan: QueryPlan, store_id: str, run: str = "") -> None:
         self.storage = storage
         self.plan = plan
         self.id = store_id  # 32 hexadecimal digits, given when the store was created

@@ -13,8 +13,8 @@ contributes: the term's combinations are their cross product. `emit_owed` walks 
 terms and products, and stops when the chunk is full; called again, it goes on where it stopped.
 
 Most terms are empty. Before the first generation at which every input has a row, all are: a key is
-begun there. After it, an input may have no row of generation t, or none before; which ones is kept as
-the bits of two numbers, so that passing over a term takes one comparison, not one per input.
+begun there. After it, an input may have no row of generation t, or none before; which ones, is kept
+as the bits of two numbers: passing over a term takes one comparison, not one per input.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _begin(generations: Any, ranges: Any, k: Any, ends: Any) -> None:
 
 @nb.njit(cache=True, nogil=True)
 def _needed(terms: Any) -> Any:
-    """Per term, as bits: the inputs that must have older rows, and those that must have new ones."""
+    """Per term, as bits: the inputs that must have older rows, and those that need new ones."""
     needed = np.zeros((terms.shape[0], 2), np.uint64)
     for term in range(terms.shape[0]):
         for j in range(terms.shape[1]):

@@ -26,7 +26,6 @@ from dovetail_pipeline.cleanup import ledger as ledger_module
 from dovetail_pipeline.cleanup.estimating import estimate
 from dovetail_pipeline.cleanup.stores import RunCleanup, find_cleanups
 from dovetail_proto.errors import Interrupted, MemoryLimitError, OutputError, SpillError
-from dovetail_proto.partitioning import canonical_keys
 from dovetail_proto.query import OutputColumn
 from dovetail_proto.spill_format import RunRecord, SpillStore
 from kit.spills import (

@@ -10,7 +10,6 @@ import pytest
 
 from dovetail_pipeline.cleanup import owed, verify
 from dovetail_proto.errors import SpillError
-from dovetail_proto.partitioning import canonical_keys
 from dovetail_proto.spill_format import RunRecord, SpillStore
 from kit.spills import make_plan, owed_results, spill, write_group
 

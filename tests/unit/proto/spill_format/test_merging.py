@@ -1,4 +1,4 @@
-"""Many small pushes become one: rows, groups and generations stay, at whatever step it is stopped."""
+"""Many small pushes become one: rows keep group and generation, at whatever step it is stopped."""
 
 from __future__ import annotations
 

@@ -351,7 +351,7 @@ def test_a_uri_of_a_local_folder_is_a_local_store(tmp_path: Path):
 
 
 def test_hashes_are_text_in_json(tmp_path: Path):
-    """Base64 of little-endian numbers under zlib: readers whose integers end at 2⁵³ lose nothing."""
+    """Base64 of numbers under zlib: readers whose integers end at 2⁵³ lose nothing."""
     store = small_store(tmp_path / "s")
     raw = json.loads((tmp_path / "s/pushes/000001/manifest.json").read_text())
     for name in ("hash_min", "hash_max"):
