@@ -97,7 +97,7 @@ def _no_room_is_done(begin: Any) -> Any:
         begin(self, or_nothing, done, now_s)
 
     class Nothing:
-        bytes, groups = 0, ()
+        bytes, group = 0, []  # noqa: RUF012 - never changed
 
     PUSHED_NOTHING = Nothing()  # noqa: N806 - a manifest of nothing
     return made

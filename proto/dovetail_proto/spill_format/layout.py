@@ -26,8 +26,8 @@ GENERATION_COLUMN = "__generation"
 
 ROW_GROUP_BYTES = 256 << 10
 """Rows are cut into row groups of this Arrow size, wherever groups begin. A row group costs 0.1 ms
-to write and half of that to read, as much as a hundred thousand bytes; a reader that wants a stretch
-of hashes reads half a row group too much at both of its ends."""
+to write and half of that to read, as much as a hundred thousand bytes; a reader that wants a
+stretch of hashes reads half a row group too much at both of its ends."""
 
 ROW_GROUP_BYTES_MAX = 1 << 20
 """Where rows differ so much in size that one would be larger than this, it is cut further, so that

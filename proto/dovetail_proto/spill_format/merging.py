@@ -16,6 +16,7 @@ at a time; no clean-up reads it before it is closed, and nothing is merged after
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,9 @@ MERGED_MAX = 32
 MERGED_BYTES_MAX = 64 << 20
 """A push whose files are larger than this stays as it is: going to them costs little beside
 reading them."""
+
+_ONE_AT_A_TIME = threading.Lock()
+"""The workers of a process have a store each, and that memory once."""
 
 LEFT_AT_CLOSE = 8
 """Pushes of each level that a store may be closed with, if it had to merge at all."""
@@ -73,7 +77,8 @@ def merge(
     try:
         writer.list_generations(*_generations(pushes))
         for i in range(len(store.layouts)):
-            _merge_input(store, pushes, i, writer, given_up)
+            with _ONE_AT_A_TIME:
+                _merge_input(store, pushes, i, writer, given_up)
         # Also those that they replaced: their files may still be there.
         replaced = [np.array([p.push for p in pushes]), *(p.replaces for p in pushes)]
         return writer.commit(np.unique(np.concatenate(replaced)))

@@ -48,6 +48,9 @@ WRITE_BUFFER_BYTES = 256 << 10
 _CONSTANT_BYTES = 8
 """Of each row: its group and generation, which are not its own columns."""
 
+_Part = tuple[int, pa.Table, int]
+"""Rows that become a row group: at which row they begin, they, and their bytes."""
+
 _NONE_REPLACED = np.empty(0, np.int64)
 
 
@@ -230,10 +233,10 @@ class _InputWriter:
         written = parts[-1][0] + parts[-1][1].num_rows if parts else 0
         if parts:
             self._bounds.append(self._hashes(rows, parts))
-        for _, part in parts:
+        for _, part, size in parts:
             self._file().write_table(part, part.num_rows)
             self._rows.append(part.num_rows)
-            self._bytes.append(part.nbytes - _CONSTANT_BYTES * part.num_rows)
+            self._bytes.append(size - _CONSTANT_BYTES * part.num_rows)
         if written < rows.num_rows:
             rest = rows.slice(written)
             self._pending.append(rest)
@@ -250,9 +253,9 @@ class _InputWriter:
             self._writer = pq.ParquetWriter(self._sink, schema, **self._layout.options)
         return self._writer
 
-    def _hashes(self, rows: pa.Table, parts: Sequence[tuple[int, pa.Table]]) -> NDArray[np.uint64]:
+    def _hashes(self, rows: pa.Table, parts: Sequence[_Part]) -> NDArray[np.uint64]:
         """The key hashes of the first and the last row of each part."""
-        ends = np.array([(at, at + part.num_rows - 1) for at, part in parts]).ravel()
+        ends = np.array([(at, at + part.num_rows - 1) for at, part, _ in parts]).ravel()
         taken = rows.select(list(self._layout.key)).take(ends)
         keys = canonical_keys([c.combine_chunks() for c in taken.columns], self._key_types)
         return keys.hashes.reshape(-1, 2)
@@ -292,14 +295,15 @@ class _InputWriter:
                 self._storage.discard(self._scratch)
 
 
-def _cut(rows: pa.Table, each: int, at: int = 0) -> Iterator[tuple[int, pa.Table]]:
-    """The table in parts of so many rows, smaller ones where they are large; with their places."""
+def _cut(rows: pa.Table, each: int, at: int = 0) -> Iterator[_Part]:
+    """The table in parts of so many rows, smaller ones where they are large."""
     for start in range(0, rows.num_rows, each):
         part = rows.slice(start, each)
-        if part.num_rows > 1 and part.nbytes > ROW_GROUP_BYTES_MAX:
+        size = part.nbytes
+        if part.num_rows > 1 and size > ROW_GROUP_BYTES_MAX:
             yield from _cut(part, (part.num_rows + 1) // 2, at + start)
         else:
-            yield at + start, part
+            yield at + start, part, size
 
 
 def _checksums(path: str) -> tuple[NDArray[np.uint32], int, int]:
