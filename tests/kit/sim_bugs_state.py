@@ -97,7 +97,7 @@ def _no_room_is_done(begin: Any) -> Any:
         begin(self, or_nothing, done, now_s)
 
     class Nothing:
-        bytes, group = 0, []  # noqa: RUF012 - never changed
+        bytes, group = 0, []
 
     PUSHED_NOTHING = Nothing()  # noqa: N806 - a manifest of nothing
     return made
