@@ -173,6 +173,27 @@ def test_every_type_comes_back_as_it_was(tmp_path: Path):
     file.close()
 
 
+@pytest.mark.parametrize("name", EVERY_TYPE)
+def test_columns_of_every_type_are_merged(tmp_path: Path, name: str):
+    """Whatever a push can hold, a merge can."""
+    kind, values = EVERY_TYPE[name]
+    schema = pa.schema([("k", pa.int64()), ("v", kind)])
+    store = SpillStore.create(str(tmp_path / "s"), make_plan([schema] * 2, partitions=1))
+    rows = pa.table([pa.array([7, 7, 7]), pa.array(values, kind)], schema=schema)
+    for generation in range(2):
+        writer = store.begin_push()
+        write_group(writer, 0, generation, [rows, rows])
+        writer.commit()
+    store.merge([1, 2])
+    file = store.open_input(store.pushes()[0], 0)
+    assert (
+        file.read([0], ["k", "v"])
+        .combine_chunks()
+        .equals(pa.concat_tables([rows, rows]).combine_chunks())
+    )
+    file.close()
+
+
 def test_a_type_parquet_cannot_hold_is_refused_before_anything_is_written(tmp_path: Path):
     """The error names the input and the remedy."""
     schema = pa.schema([("k", pa.int64()), ("gap", pa.month_day_nano_interval())])
