@@ -1,4 +1,7 @@
-"""Clean-ups from the front door: on Spark or on this machine, watched and stoppable."""
+"""Clean-ups from the front door: on Spark or on this machine, watched and stoppable.
+
+Most runs owe nothing: what a clean-up needs is imported when there is one.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,15 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dovetail.progress import Watcher
-from dovetail_pipeline.cleanup import CleanupResult, Progress, conduct, run_here
-from dovetail_pipeline.cleanup.stores import RunCleanup
-from dovetail_pipeline.spark.hands import SparkHands
 from dovetail_pipeline.spark.session import MASTER_DEFAULT, SparkSettings, why_unavailable
 from dovetail_proto.errors import Interrupted
-from dovetail_proto.spill_format import place_above
+
+if TYPE_CHECKING:
+    from dovetail_pipeline.cleanup import CleanupResult, Progress
+    from dovetail_pipeline.cleanup.stores import RunCleanup
 
 On = Literal["spark", "local"]
 
@@ -49,6 +52,10 @@ def clean_up(
     Goes on where an earlier call was stopped; after the end it does nothing and returns the same.
     Once `stop` is true, Interrupted is raised. Other errors keep what is finished.
     """
+    from dovetail_pipeline.cleanup import conduct, run_here
+    from dovetail_pipeline.spark.hands import SparkHands
+    from dovetail_proto.spill_format import place_above
+
     watcher = watcher or Watcher()
     progress = _watched(watcher, stop)
     with ExitStack() as stack:

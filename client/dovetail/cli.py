@@ -8,12 +8,13 @@ error's exit code. Whatever a command needs beyond its flags it imports when it 
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
-from importlib.metadata import EntryPoint, entry_points
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
@@ -37,8 +38,12 @@ from dovetail.commands import (
     submit,
     up,
 )
+from dovetail.garbage import collect_seldom
 from dovetail_proto.errors import ConfigError, DovetailError, Interrupted
 from dovetail_proto.kernel_cache import cache_folder, tell_before_compiling
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 app = typer.Typer(
     name="dovetail",
@@ -123,18 +128,48 @@ def _names() -> set[str | None]:
 
 def main() -> NoReturn:
     """The `dovetail` program."""
+    exit_code = 1
+
+    def end_at_once() -> None:
+        for written in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                written.flush()
+        os._exit(exit_code)
+
+    # The first that is registered is the last that is called, when all else is done. The
+    # interpreter would take a third of a second to take down everything that was loaded.
+    atexit.register(end_at_once)
+    collect_seldom()
+    # Before NumPy is loaded: no command does linear algebra, for which it would start threads.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if sys.platform == "linux":
         # Before Arrow is loaded: its readers take their memory from the default pool, and this one
         # gives it back (see `dovetail_processor.allocators`).
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
+    sys.meta_path.insert(0, _WithoutPandas())
     tell_before_compiling(_say_compiling)
-    sys.exit(run_command(sys.argv[1:]))
+    exit_code = run_command(sys.argv[1:])
+    sys.exit(exit_code)
+
+
+class _WithoutPandas:
+    """Keeps pandas out: Arrow loads it with the first array, which takes a quarter of a second.
+
+    No command has a use for it, and Arrow is content where it is not installed.
+    """
+
+    def find_spec(self, name: str, *_: object) -> None:
+        """See `importlib.abc.MetaPathFinder`."""
+        if name == "pandas":
+            raise ModuleNotFoundError("pandas is not used on the command line", name=name)
 
 
 def run_command(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; whatever is refused is told, not raised."""
     as_json = "--json" in arguments
     if not _names().intersection(arguments[:1]):  # looking for them takes a moment
+        from importlib.metadata import entry_points
+
         add_plugins(entry_points(group=PLUGINS))
     try:
         outcome = app(args=list(arguments) or ["--help"], standalone_mode=False)

@@ -25,8 +25,6 @@ from dovetail.memory import PeakMemory
 from dovetail.places import Places
 from dovetail.preparing import Prepared, RunRequest, prepare
 from dovetail.progress import RunProgress, Watcher
-from dovetail_pipeline.cleanup import CleanupResult
-from dovetail_pipeline.cleanup.stores import RunCleanup
 from dovetail_pipeline.spark.session import why_unavailable
 from dovetail_proto.assignment import DiskSettings
 from dovetail_proto.errors import DovetailError, Interrupted
@@ -35,6 +33,7 @@ from dovetail_proto.messages import QueryLoad
 from dovetail_proto.query import QueryPlan
 
 if TYPE_CHECKING:
+    from dovetail_pipeline.cleanup import CleanupResult
     from dovetail_processor.sinks import Sink
 
 __all__ = ["RunReport", "RunRequest", "run_query"]
@@ -234,6 +233,8 @@ def _clean_up(
     stop: Callable[[], bool] | None,
 ) -> tuple[CleanupResult, float]:
     """What it produced, and the seconds that Spark took to start."""
+    from dovetail_pipeline.cleanup.stores import RunCleanup
+
     results = None if places.cleanup_results is None else str(places.cleanup_results)
     try:
         cleaned = clean_up(

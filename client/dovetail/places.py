@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dovetail_pipeline.cleanup.stores import CLEANUP_PHASE, find_cleanups
 from dovetail_processor.sinks import prepare_output
 from dovetail_proto.errors import SpillError
 from dovetail_proto.query import QueryPlan
@@ -77,6 +76,8 @@ class Places:
     @property
     def cleanup_results(self) -> Path | None:
         """The folder for results of the clean-up."""
+        from dovetail_pipeline.cleanup.stores import CLEANUP_PHASE
+
         return None if self.output is None else self.output / CLEANUP_PHASE
 
     def drop_temporary_store(self) -> None:
@@ -89,6 +90,8 @@ class Places:
         """The run's stores, one per worker or processor."""
         if self.spill_dir is None:
             return ()
+        from dovetail_pipeline.cleanup.stores import find_cleanups
+
         (run,) = find_cleanups([self.spill_dir], output="none")
         return run.stores
 

@@ -21,9 +21,10 @@ import threading
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from dovetail_proto.errors import DovetailError, without_credentials
+from dovetail.logs import set_up_logs
+from dovetail_proto.errors import DovetailError
 from dovetail_proto.transport import Security
 
 if TYPE_CHECKING:
@@ -45,8 +46,6 @@ LOOK_UP_S = 0.5
 
 PARENT_CHECK_S = 1.0
 """How often: a port is free again a second after the parent has gone."""
-
-LogFormat = Literal["console", "json"]
 
 
 def run_manager(settings: ManagerSettings) -> None:
@@ -111,49 +110,6 @@ def end_process(code: int = 0) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def set_up_logs(level: str = "info", form: LogFormat = "json") -> None:
-    """Events with their ids on standard error, for people or for programs."""
-    import logging
-
-    import structlog
-
-    last: Any = (
-        structlog.processors.JSONRenderer()
-        if form == "json"
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    )
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            _without_credentials,
-            *([structlog.processors.format_exc_info] if form == "json" else []),
-            last,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
-        logger_factory=_Stderr,
-    )
-
-
-def _without_credentials(_: object, __: str, event: Any) -> Any:
-    """No log shows what a URI carries to be let in."""
-    return {k: without_credentials(v) if isinstance(v, str) else v for k, v in event.items()}
-
-
-class _Stderr:
-    """Writes to whatever standard error is at the time; a program may have replaced it."""
-
-    def __init__(self, *_: object) -> None: ...
-
-    def msg(self, message: str) -> None:
-        """A line."""
-        sys.stderr.write(message + "\n")
-        sys.stderr.flush()
-
-    debug = info = warning = warn = error = critical = exception = fatal = log = msg
 
 
 def manager_spec(settings: ManagerSettings) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dovetail_proto.columns import fixed_view, validity, word_view
@@ -43,22 +42,22 @@ def as_key_type(column: pa.Array, t: pa.DataType) -> pa.Array:
     if given == t:
         return column
     if pa.types.is_boolean(given) and pa.types.is_decimal(t):
-        column = pc.cast(column, pa.int8())
+        column = column.cast(pa.int8())
     if pa.types.is_floating(t):
         if pa.types.is_decimal(given):
             return _decimal_to_float(column, t)
-        return pc.cast(column, t, safe=False)
+        return column.cast(t, safe=False)
     if pa.types.is_timestamp(t):
         return _moment(column, t)
     if pa.types.is_fixed_size_binary(given) and pa.types.is_binary(t):
-        return pc.cast(pc.cast(column, pa.large_binary()), t)
-    return pc.cast(column, t)
+        return column.cast(pa.large_binary()).cast(t)
+    return column.cast(t)
 
 
 def _decimal_to_float(column: pa.Array, t: pa.DataType) -> pa.Array:
     """The float nearest to each decimal, except where DuckDB takes another one."""
     digits, scale = column.type.precision, column.type.scale
-    words = fixed_view(pc.cast(column, pa.decimal128(digits, scale))).reshape(-1).view("<u8")
+    words = fixed_view(column.cast(pa.decimal128(digits, scale))).reshape(-1).view("<u8")
     low, high = words[0::2], words[1::2].view(np.int64)
     kind: type[Any] = np.float32 if t.bit_width == 32 else np.float64
     if scale == 0 and digits >= _HUGE_DIGITS:
@@ -71,7 +70,7 @@ def _decimal_to_float(column: pa.Array, t: pa.DataType) -> pa.Array:
     floats = integers.astype(kind) / kind(10.0**scale)
     rest = np.flatnonzero(~exact)
     if rest.size:  # as text: exact one way, the nearest float the other way
-        read = pc.cast(pc.cast(column.take(pa.array(rest)), pa.string()), t)
+        read = column.take(pa.array(rest)).cast(pa.string()).cast(t)
         floats[rest] = read.fill_null(0).to_numpy(zero_copy_only=False)
     return _with_nulls_of(column, floats, t)
 
@@ -88,7 +87,7 @@ def _moment(column: pa.Array, t: pa.DataType) -> pa.Array:
         values, infinite = word_view(column, "<i8").astype(np.int64), _INFINITE
         factor = UNITS_PER_DAY[t.unit] // UNITS_PER_DAY[column.type.unit]
     else:
-        days = pc.cast(column, pa.date32())
+        days = column.cast(pa.date32())
         values, infinite = word_view(days, "<i4").astype(np.int64), _INFINITE_DAY
         factor = UNITS_PER_DAY[t.unit]
     largest = (_INFINITE - 1) // factor

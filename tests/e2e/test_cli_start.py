@@ -39,6 +39,44 @@ def test_help_loads_none_of_the_heavy_packages() -> None:
     assert done.stderr.strip() == "[]"
 
 
+def loaded(*words: str | Path, cwd: Path) -> set[str]:
+    """The modules that a command loads, from its start to its end."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "dovetail", *map(str, words)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+
+
+def test_a_command_loads_what_it_needs_and_no_more(tmp_path: Path) -> None:
+    """Numba where rows are joined, neither gRPC nor Spark nor pandas for files on this machine."""
+    pq.write_table(pa.table({"k": [1, 2]}), tmp_path / "t.parquet")
+    sql = "SELECT a.k FROM t a JOIN t b ON a.k = b.k"
+    files = ("--input", "t=t.parquet", "--output", "none")
+    run = loaded("run", sql, *files, cwd=tmp_path)
+    assert {"numba", "pyarrow", "duckdb"} <= run
+    for words in (
+        ("run", sql, *files, "--explain"),
+        ("run", sql.replace("b.k", "b.gone"), *files),
+        ("status", "--manager", "http://127.0.0.1:9"),
+    ):
+        assert "numba" not in loaded(*words, cwd=tmp_path)
+    assert not {"pandas._libs", "grpc", "pyspark", "dovetail_pipeline.cleanup"} & run
+
+
+def test_the_exit_code_and_all_output_survive_a_quick_end(tmp_path: Path) -> None:
+    """The interpreter is not taken down piece by piece: what was printed must be out by then."""
+    pq.write_table(pa.table({"k": [1, 2]}), tmp_path / "t.parquet")
+    flags = ("--input", "t=t.parquet", "--output", "none", "--json")
+    done = dovetail("run", "SELECT a.k FROM t a JOIN t b ON a.k = b.k", *flags, cwd=tmp_path)
+    assert (done.code, done.json["results_run"], done.err) == (0, 2, "")
+    refused = dovetail("run", "SELECT a.k FROM t a", *flags, cwd=tmp_path)
+    assert refused.code == refused.json["error"]["exit_code"] != 0
+
+
 def test_version_is_the_package_version() -> None:
     """So that a report of a defect can name it."""
     assert dovetail("--version").out.strip() == "0.1.0"

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dovetail_proto.partitioning import canonical_keys, common_key_type, partition_ids
+from dovetail_proto.key_types import common_key_type
+from dovetail_proto.partitioning import canonical_keys, partition_ids
 from dovetail_proto.query import InputPlan, OutputColumn, QueryPlan
 from dovetail_proto.spill_format import LocalStorage, PushWriter, RunRecord, SpillStore
 

@@ -22,7 +22,8 @@ import pyarrow as pa
 import pytest
 
 from dovetail_proto.errors import QueryError
-from dovetail_proto.partitioning import canonical_keys, common_key_type
+from dovetail_proto.key_types import common_key_type
+from dovetail_proto.partitioning import canonical_keys
 
 SEED = 20_261
 EDGES = [

@@ -166,11 +166,13 @@ def run(
 
 def _run_watched(request: RunRequest, prepared: Prepared) -> RunReport:
     from dovetail.embedded import run_query
+    from dovetail.garbage import collect_as_usual
     from dovetail.interrupts import StopOnSignal
+    from dovetail.logs import set_up_logs
     from dovetail.progress import watch_on_stderr
-    from dovetail.services import set_up_logs
 
     set_up_logs("error", "console")
+    collect_as_usual()
     with StopOnSignal() as signals, watch_on_stderr(request.memory_bytes) as watcher:
         return run_query(request, prepared=prepared, watcher=watcher, stop=signals.asked)
 

@@ -142,11 +142,14 @@ def processor(
 def _settings(
     config: Path | None, root: list[str] | None, *, tethered: bool, threads: int | None = None
 ) -> Settings:
-    from dovetail.services import set_up_logs, tether
+    from dovetail.garbage import collect_as_usual
+    from dovetail.logs import set_up_logs
+    from dovetail.services import tether
     from dovetail.settings import load
 
     if tethered:
         tether()
     settings = load({"root": root or None, "threads": threads}, config=config).settings
     set_up_logs(settings.log_level, settings.log_format)
+    collect_as_usual()
     return settings

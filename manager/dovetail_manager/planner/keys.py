@@ -28,7 +28,7 @@ from sqlglot import exp
 
 from dovetail_manager.planner.refusals import Refuse, type_name
 from dovetail_proto.errors import QueryError
-from dovetail_proto.partitioning import common_key_type
+from dovetail_proto.key_types import common_key_type
 
 T = TypeVar("T")
 

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from dovetail_pipeline.cleanup.catalog import MIXED, Catalog, RowGroups
 from dovetail_pipeline.cleanup.files import OpenFiles
 from dovetail_pipeline.cleanup.slices import Slice
-from dovetail_proto.partitioning import Keys, canonical_keys, is_bijective
+from dovetail_proto.key_types import is_bijective
+from dovetail_proto.partitioning import Keys, canonical_keys
 from dovetail_proto.spill_format import GENERATION_COLUMN
 from dovetail_proto.spill_format.sealed import refuse
 

@@ -7,6 +7,7 @@ and that Spark can do without. For those we make a folder that looks like a Java
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -26,7 +27,7 @@ JAVA_VERSION_MIN = 17
 """Spark 4 refuses older ones."""
 
 JAVA_TIMEOUT_S_MAX = 20.0
-"""`java -version` takes 0.1 s; on a machine that swaps, seconds."""
+"""`java -version` takes 0.1 s, so its answer is kept; on a machine that swaps, seconds."""
 
 MODULE_FLAG = "--add-modules=jdk.incubator.vector"
 
@@ -92,7 +93,24 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _ask(program: Path, *flags: str) -> str | None:
-    """What `java -version` says; None if it fails."""
+    """What `java -version` says; None if it fails. It is asked once, until the program changes."""
+    try:
+        status = program.stat()
+    except OSError:
+        return None
+    asked = f"{program} {status.st_size} {status.st_mtime_ns} {flags}"
+    kept = cache_folder() / "java" / f"{hashlib.sha256(asked.encode()).hexdigest()[:16]}.txt"
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return kept.read_text(encoding="utf-8") or None
+    told = _ask_now(program, *flags)
+    if told is not None:
+        with contextlib.suppress(OSError):  # then it is asked again
+            _write(kept, told, 0o644)
+    return told or None
+
+
+def _ask_now(program: Path, *flags: str) -> str | None:
+    """The same, from the program itself; empty if it refuses, None if it does not answer."""
     try:
         done = subprocess.run(
             [str(program), *flags, "-version"],
@@ -101,6 +119,8 @@ def _ask(program: Path, *flags: str) -> str | None:
             timeout=JAVA_TIMEOUT_S_MAX,
             check=True,
         )
+    except subprocess.CalledProcessError:
+        return ""
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stderr + done.stdout
@@ -113,15 +133,20 @@ def _without_module(program: Path) -> Path:
     java = home / "bin" / "java"
     if not java.exists():
         try:
-            java.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, temporary = tempfile.mkstemp(dir=java.parent)
-            with open(descriptor, "w", encoding="utf-8") as f:
-                f.write(script)
-            os.chmod(temporary, 0o755)
-            os.replace(temporary, java)
+            _write(java, script, 0o755)
         except OSError as e:
             raise ConfigError(
                 f"no script for Spark's Java can be written to {java}: {e.strerror}",
                 remedy="set XDG_CACHE_HOME to a folder that you may write to",
             ) from e
     return home
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    """Nobody sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent)
+    with open(descriptor, "w", encoding="utf-8") as f:
+        f.write(text)
+    os.chmod(temporary, mode)
+    os.replace(temporary, path)

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dovetail_processor.join.kernels import columns as kernels
@@ -183,7 +182,7 @@ def _decode_text(
     plain = _plain_text(column.field.type)
     buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(data)]
     array = pa.Array.from_buffers(plain, rows_at.size, buffers, nulls)
-    return array if plain == column.field.type else pc.cast(array, column.field.type)
+    return array if plain == column.field.type else array.cast(column.field.type)
 
 
 def _valid_of(column: Column, array: pa.Array) -> NDArray[np.bool_]:
@@ -203,10 +202,10 @@ def _values_of(column: Column, array: pa.Array) -> Any:
     if column.kind is Kind.BYTES:
         return fixed_view(array).reshape(-1)
     if column.kind is Kind.BIT:
-        return fixed_view(pc.cast(array, pa.uint8())).reshape(-1)
+        return fixed_view(array.cast(pa.uint8())).reshape(-1)
     if column.kind is Kind.TEXT:
         plain = _plain_text(column.field.type)
-        return bytes_view(array if array.type == plain else pc.cast(array, plain))
+        return bytes_view(array if array.type == plain else array.cast(plain))
     return None
 
 

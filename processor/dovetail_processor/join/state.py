@@ -36,7 +36,7 @@ from dovetail_processor.join.layout import Column, Kind, Placement, RowLayout, r
 from dovetail_processor.join.nested import NestedStore
 from dovetail_processor.join.rows import Encoder, check_nulls, decode, text_bytes, value_bytes
 from dovetail_processor.join.slab import Slab
-from dovetail_proto.partitioning import is_bijective
+from dovetail_proto.key_types import is_bijective
 from dovetail_proto.query import QueryPlan
 
 FUEL_ROWS = 16 << 10

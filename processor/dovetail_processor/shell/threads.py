@@ -23,7 +23,6 @@ from dovetail_processor.worker import Worker
 from dovetail_proto.errors import DovetailError
 from dovetail_proto.ids import ProcessorId
 from dovetail_proto.messages import Heartbeat
-from dovetail_proto.transport import Unreachable
 
 JOBS_TIMEOUT_S = 30.0
 """For jobs when the worker ends: a disk may need seconds for a last file; a source that never
@@ -152,6 +151,8 @@ class WorkerLoop:
                 return answer.result(timeout=1.0)
             except TimeoutError:
                 continue
+        from dovetail_proto.transport import Unreachable  # a run of its own needs no gRPC
+
         raise Unreachable(f"processor {self._here!r} is stopping", remedy="try again elsewhere")
 
     def lane(self, name: str) -> ThreadLane:

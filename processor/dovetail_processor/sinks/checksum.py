@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dovetail_processor.join.kernels import checksum as kernels
@@ -43,6 +42,8 @@ def _hashes(columns: list[pa.Array], rows: int) -> NDArray[np.uint64]:
 
 
 def _fold(acc: NDArray[np.uint64], array: pa.Array) -> None:
+    import pyarrow.compute as pc
+
     t = array.type
     if isinstance(t, pa.BaseExtensionType):
         _fold(acc, array.storage)
@@ -82,6 +83,8 @@ def _fold_flat(acc: NDArray[np.uint64], array: pa.Array, valid: NDArray[np.bool_
 
 
 def _fold_nested(acc: NDArray[np.uint64], array: pa.Array) -> None:
+    import pyarrow.compute as pc
+
     t = array.type
     valid = _valid(array)
     if pa.types.is_struct(t):

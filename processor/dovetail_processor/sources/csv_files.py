@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from dovetail_processor.sources.bounds import Bounds
@@ -99,6 +98,8 @@ def _settled(
     `written` has the same rows with numbers as text. Times and timestamps are in microseconds, as
     DuckDB has them, or finer where values are: whole seconds say nothing of the next rows.
     """
+    import pyarrow.compute as pc
+
     values = first.column(name)
     if pa.types.is_string(values.type):
         values = _as_inferred(values.slice(0, _KIND_ROWS))
@@ -126,6 +127,8 @@ def _is_number(t: pa.DataType) -> bool:
 
 def _as_inferred(values: pa.Array) -> pa.Array:
     """Some written values, as the type that they are taken for."""
+    import pyarrow.compute as pc
+
     if pc.all(pc.match_substring_regex(values, _TIME), min_count=1).as_py():
         return pa.nulls(len(values), pa.time64("us"))  # pyarrow sees times of whole seconds only
     written = pa.BufferOutputStream()

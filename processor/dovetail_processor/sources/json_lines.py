@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
 from dovetail_processor.sources.bounds import Bounds
@@ -120,6 +119,8 @@ def _without_guesses(t: pa.DataType) -> pa.DataType:
 
 def _moment(column: pa.ChunkedArray) -> pa.DataType:
     """Date or timestamp if the column's text is one throughout, else its own type."""
+    import pyarrow.compute as pc
+
     if not pa.types.is_string(column.type) or column.null_count == len(column):
         return column.type
     for pattern, moment in _MOMENTS.items():

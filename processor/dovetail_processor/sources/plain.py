@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dovetail_processor.sources.bounds import Bounds
 from dovetail_proto.errors import InputError
@@ -93,6 +92,8 @@ def plain_batches(
 
 def plain_array(array: pa.Array, plain: pa.DataType) -> pa.Array:
     """The values of `array` as type `plain`, which is `plain_type` of its type."""
+    import pyarrow.compute as pc
+
     t = array.type
     if t.equals(plain):
         return array
@@ -122,6 +123,8 @@ def plain_array(array: pa.Array, plain: pa.DataType) -> pa.Array:
 
 
 def _plain_list(array: pa.Array, plain: pa.DataType) -> pa.Array:
+    import pyarrow.compute as pc
+
     large = pa.types.is_large_list(plain)
     if pa.types.is_list_view(array.type) or pa.types.is_large_list_view(array.type):
         # pyarrow's own cast of list views makes arrays with one offset too few.
@@ -157,6 +160,8 @@ def _clean_views(array: pa.Array) -> pa.Array:
 
 def _rebased(array: pa.Array) -> tuple[pa.Array, int, int]:
     """Offsets from 0 on, and which of the child's values they speak of: first and count."""
+    import pyarrow.compute as pc
+
     offsets = array.offsets
     first = offsets[0].as_py()
     return pc.subtract(offsets, offsets[0]), first, offsets[-1].as_py() - first
@@ -168,6 +173,8 @@ def _nulls(array: pa.Array) -> pa.Array | None:
 
 def _decoded_text_bytes(batch: pa.RecordBatch) -> int:
     """Bytes that the dictionary columns of text will take once decoded."""
+    import pyarrow.compute as pc
+
     total = 0
     for column in batch.columns:
         t = column.type

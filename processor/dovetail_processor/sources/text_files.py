@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 _GZIP_MAGIC = b"\x1f\x8b"
 
@@ -44,6 +43,8 @@ def block_bytes(batch_bytes: int) -> int:
 
 def may_hold_big_integers(values: pa.Array | pa.ChunkedArray) -> bool:
     """Whether these floating-point values may stand for integers that int64 does not hold."""
+    import pyarrow.compute as pc
+
     known = values.drop_null()
     if len(known) == 0 or not pc.all(pc.equal(pc.floor(known), known)).as_py():
         return False

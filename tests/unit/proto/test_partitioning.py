@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from dovetail_proto.errors import QueryError
-from dovetail_proto.partitioning import canonical_keys, common_key_type, partition_ids
+from dovetail_proto.key_types import common_key_type
+from dovetail_proto.partitioning import canonical_keys, partition_ids
 
 VECTORS = [
     (pa.array([0, 1, -1, 2**63 - 1]), [

@@ -49,7 +49,7 @@ def spilled_store(root: Path, *, name: str = "test") -> Spilled:
 def fake_java(home: Path, version: str, *, has_module: bool) -> Path:
     """A program that answers as Java does, and shows the flags it got otherwise."""
     program = home / "bin" / "java"
-    program.parent.mkdir(parents=True)
+    program.parent.mkdir(parents=True, exist_ok=True)
     refuses = "" if has_module else 'case "$*" in *incubator*) exit 1;; esac\n'
     program.write_text(
         f"#!/bin/sh\n{refuses}"
@@ -90,6 +90,17 @@ def test_a_java_without_the_module_is_run_without_the_flag(tmp_path: Path) -> No
     )
     assert done.stdout == "flags: -Xmx1g a b it's\n"
     assert java.find_java({"JAVA_HOME": str(slim), "PATH": ""}) == found
+
+
+def test_a_java_is_asked_for_its_version_once_until_it_changes(tmp_path: Path) -> None:
+    """Every run would wait a tenth of a second for the answer."""
+    home = fake_java(tmp_path / "home", "17.0.1", has_module=False)
+    environment = {"JAVA_HOME": str(home), "PATH": ""}
+    first = java.find_java(environment)
+    with patch.object(java.subprocess, "run", side_effect=AssertionError("asked again")):
+        assert java.find_java(environment) == first
+    fake_java(tmp_path / "home", "21.0.10", has_module=True)
+    assert "21.0.10" in java.find_java(environment).version
 
 
 def test_the_java_of_the_package_runs(tmp_path: Path) -> None:
