@@ -8,7 +8,9 @@ import sys
 BENCHMARKS = (
     "kernel",
     "bytes_per_tuple",
+    "startup",
     "growth",
+    "growth_curves",
     "whole_run",
     "beyond_memory",
     "hot_key",

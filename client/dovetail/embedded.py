@@ -203,7 +203,7 @@ def _open_sink(request: RunRequest, prepared: Prepared, places: Places, worker: 
     if places.run_results is None:
         return CountingSink(plan.output_schema)
     # The row group that the sink fills is a part of the memory for output.
-    bounds = divided(request.memory_bytes // len(workers), len(plan.inputs))
+    bounds = divided(request.memory_bytes // len(workers), len(plan.inputs), plan.row_bytes)
     number = "" if len(workers) == 1 else f"-{worker}"
     return ParquetSink(
         places.run_results,

@@ -21,6 +21,10 @@ def collect_seldom() -> None:
 
 
 def collect_as_usual() -> None:
-    """Everything is loaded: it is not looked through any more, and the rest is as always."""
-    gc.freeze()
-    gc.set_threshold(*_USUAL)
+    """Everything is loaded: it is not looked through any more, and the rest is as always.
+
+    Does nothing in a program that did not begin with `collect_seldom`.
+    """
+    if gc.get_threshold() != _USUAL:
+        gc.freeze()
+        gc.set_threshold(*_USUAL)

@@ -263,7 +263,12 @@ def _check_memory(state: State, record: QueryRecord) -> None:
         alone = not any(load.stage is Stage.RUNNING for load in beat.loads)
         for other in unreported:
             with contextlib.suppress(MemoryLimitError):  # it will not start there
-                taken = newcomer_shares(room, alone=alone, **_asks(other, m, members))
+                taken = newcomer_shares(
+                    room,
+                    alone=alone,
+                    row_bytes=other.plan.row_bytes,
+                    **_asks(other, m, members),
+                )
                 room, alone = room - taken.fixed - taken.minimum, False
         needed = smallest_limit(**_asks(record, m, members))
         if needed > room:

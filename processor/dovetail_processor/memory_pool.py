@@ -156,26 +156,20 @@ class MemoryPool:
 
         One that runs keeps what it is made of; what comes on top must not fail what runs.
         """
-        inputs, partitions = len(task.plan.inputs), task.plan.partitions
-        hosted = len(task.split_hosts.get(here, ()))
+        asks = {
+            "inputs": len(task.plan.inputs),
+            "partitions": task.plan.partitions,
+            "hosted": len(task.split_hosts.get(here, ())),
+            "peers": peers,
+            "row_bytes": task.plan.row_bytes,
+        }
         if query is None:
-            return newcomer_shares(
-                self.room_bytes,
-                alone=not self._running,
-                inputs=inputs,
-                partitions=partitions,
-                hosted=hosted,
-                peers=peers,
-            )
+            return newcomer_shares(self.room_bytes, alone=not self._running, **asks)
         try:
-            found = cluster_shares(
-                query.bounds.shares.limit,
-                inputs=inputs,
-                partitions=partitions,
-                hosted=hosted,
-                peers=peers,
-            )
+            found = cluster_shares(query.bounds.shares.limit, **asks)
         except MemoryLimitError:
+            return query.bounds
+        if found.shares.batch != query.bounds.shares.batch:
             return query.bounds
         return found if self._bears(found.fixed - query.bounds.fixed) else query.bounds
 

@@ -11,7 +11,7 @@ from dovetail_processor.shell.interface import Shell
 from dovetail_proto.assignment import Phase, StreamTask
 from dovetail_proto.errors import DovetailError
 from dovetail_proto.ids import QueryName, SplitId, StreamName
-from dovetail_proto.memory import BATCH_BYTES_MAX, BATCH_BYTES_MIN
+from dovetail_proto.memory import BATCH_BYTES_MIN
 from dovetail_proto.messages import StreamLoad
 
 BATCH_SHARE = 32
@@ -87,7 +87,7 @@ class Streams:
                 task.name,
                 self._shell.lane(f"{task.name}-file"),
                 lambda: self._shell.files.open_stream(task),
-                batch_bytes=min(max(share, BATCH_BYTES_MIN), BATCH_BYTES_MAX),
+                batch_bytes=max(share, BATCH_BYTES_MIN),
             )
         return Home(task, feed, lambda e: self._stream_failed(task.name, e), self._clock())
 

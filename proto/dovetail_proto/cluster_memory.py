@@ -59,9 +59,9 @@ class ClusterShares:
 
 
 def cluster_shares(
-    limit_bytes: int, *, inputs: int, partitions: int, hosted: int, peers: int
+    limit_bytes: int, *, inputs: int, partitions: int, hosted: int, peers: int, row_bytes: int = 0
 ) -> ClusterShares:
-    """Share out a limit; MemoryLimitError if it is too small."""
+    """Share out a limit; MemoryLimitError if it is too small. `row_bytes`: see `memory.shares`."""
     if not _fits(limit_bytes, inputs, partitions, hosted, peers):
         smallest = smallest_limit(inputs=inputs, partitions=partitions, hosted=hosted, peers=peers)
         raise MemoryLimitError(
@@ -71,6 +71,9 @@ def cluster_shares(
             smallest_bytes=smallest,
         )
     found = _split(divided(limit_bytes, inputs), hosted, peers)
+    wide = _split(divided(limit_bytes, inputs, row_bytes), hosted, peers)
+    if wide.state >= found.state // 2:  # else so many processors would have large batches each
+        found = wide
     minimum = min(found.state, state_needed(inputs, partitions))
     return ClusterShares(found, WINDOW_BATCHES * found.batch, minimum)
 
@@ -103,7 +106,14 @@ def check_workers(memory_bytes: int, workers: int, *, inputs: int, partitions: i
 
 
 def newcomer_shares(
-    room_bytes: int, *, alone: bool, inputs: int, partitions: int, hosted: int, peers: int
+    room_bytes: int,
+    *,
+    alone: bool,
+    inputs: int,
+    partitions: int,
+    hosted: int,
+    peers: int,
+    row_bytes: int = 0,
 ) -> ClusterShares:
     """What a query takes of the room that is left when it starts; MemoryLimitError if too little.
 
@@ -114,7 +124,12 @@ def newcomer_shares(
         if part == 1 or _fits(limit_bytes, inputs, partitions, hosted, peers):
             break
     return cluster_shares(
-        limit_bytes, inputs=inputs, partitions=partitions, hosted=hosted, peers=peers
+        limit_bytes,
+        inputs=inputs,
+        partitions=partitions,
+        hosted=hosted,
+        peers=peers,
+        row_bytes=row_bytes,
     )
 
 

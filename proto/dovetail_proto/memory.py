@@ -15,12 +15,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from dovetail_proto.errors import MemoryLimitError
 
 BATCH_BYTES_MAX = 2 << 20
 """64 K rows of 32 bytes, the batch that the join's kernels are measured with."""
 
 BATCH_BYTES_MIN = 16 << 10
+
+BATCH_ROWS_MIN = 2048
+"""Batches and output of wide rows are larger, up to so many rows if the limit allows it: a column
+costs some 50 µs on a batch's way through, whatever is in it, as much as a thousand values."""
+
+BATCH_BYTES_WIDE_MAX = 32 << 20
+"""Of batches and output of wide rows: half of what a message may hold."""
+
+TEXT_BYTES_GUESS = 16
+"""Of a value in a column whose values have no fixed size."""
+
 OUTPUT_BYTES_MAX = 4 << 20
 """A piece of output: the 64 K combinations of a chunk, at 64 bytes each."""
 
@@ -57,13 +70,16 @@ class Shares:
         return self.limit - self.state
 
 
-def shares(limit_bytes: int, *, inputs: int, partitions: int) -> Shares:
-    """Share out a limit; MemoryLimitError if it is too small for so many inputs and groups."""
-    found = divided(limit_bytes, inputs)
+def shares(limit_bytes: int, *, inputs: int, partitions: int, row_bytes: int = 0) -> Shares:
+    """Share out a limit; MemoryLimitError if it is too small for so many inputs and groups.
+
+    `row_bytes` is about the size of the query's widest rows; narrow ones do not matter.
+    """
+    found = divided(limit_bytes, inputs, row_bytes)
     needed = state_needed(inputs, partitions)
     if found.state < needed:
         smallest = limit_bytes
-        while divided(smallest, inputs).state < needed:
+        while divided(smallest, inputs, row_bytes).state < needed:
             smallest += 64 << 10
         raise MemoryLimitError(
             f"memory of {limit_bytes:,} bytes is too small for {partitions} partitions of "
@@ -75,14 +91,32 @@ def shares(limit_bytes: int, *, inputs: int, partitions: int) -> Shares:
     return found
 
 
-def divided(limit: int, inputs: int) -> Shares:
+def divided(limit: int, inputs: int, row_bytes: int = 0) -> Shares:
     """What `shares` makes of a limit, whether or not it is enough."""
-    batch = min(max(limit // (32 * inputs), BATCH_BYTES_MIN), BATCH_BYTES_MAX)
-    output = min(max(limit // 64, OUTPUT_BYTES_MIN), OUTPUT_BYTES_MAX)
+    batch = min(max(limit // (32 * inputs), BATCH_BYTES_MIN), batch_bytes_max(row_bytes))
+    output = min(
+        max(limit // 64, OUTPUT_BYTES_MIN), max(OUTPUT_BYTES_MAX, batch_bytes_max(row_bytes))
+    )
     readers = min(limit // READERS_SHARE, inputs * READER_BYTES_MAX)
     batches = (2 * inputs + SCRATCH_PER_BATCH) * batch
     queues = readers + batches + (OUTPUT_PIECES + 1) * output
     return Shares(limit=limit, batch=batch, output=output, spill=output, state=limit - queues)
+
+
+def batch_bytes_max(row_bytes: int) -> int:
+    """The most that a batch of rows of about this size may hold, given memory."""
+    return min(max(BATCH_BYTES_MAX, BATCH_ROWS_MIN * row_bytes), BATCH_BYTES_WIDE_MAX)
+
+
+def row_bytes_of(schema: pa.Schema) -> int:
+    """About the size of a row; text and nested values are guessed."""
+    width = 0
+    for t in schema.types:
+        try:
+            width += max(1, t.bit_width // 8)
+        except ValueError:
+            width += TEXT_BYTES_GUESS
+    return width
 
 
 def state_needed(inputs: int, partitions: int) -> int:

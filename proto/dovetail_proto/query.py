@@ -23,6 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from dovetail_proto.errors import SpillError
+from dovetail_proto.memory import row_bytes_of
 
 PLAN_VERSION = 1
 """Raised whenever a field changes meaning; a plan of another version is refused."""
@@ -93,6 +94,11 @@ class QueryPlan:
     def is_bare(self) -> bool:
         """Whether results are the inputs' columns as they are: nothing is left to evaluate."""
         return self.residual_sql is None and all(c.source is not None for c in self.outputs)
+
+    @property
+    def row_bytes(self) -> int:
+        """About the size of the widest rows: of an input, or of what the join emits."""
+        return max(row_bytes_of(s) for s in (*(i.kept for i in self.inputs), self.emitted()[1]))
 
     def emitted(self) -> tuple[tuple[tuple[int, str], ...], pa.Schema]:
         """What a join emits: the columns of results, or those that they are evaluated from."""

@@ -10,6 +10,7 @@ from dovetail_processor.jobs import Lane, Outcome
 from dovetail_processor.sources.file_source import FileSource
 from dovetail_proto.errors import DovetailError, InputError
 from dovetail_proto.ids import StreamName
+from dovetail_proto.memory import batch_bytes_max, row_bytes_of
 
 BATCH_ROWS = 64 << 10
 """What the join's kernels are measured with."""
@@ -100,9 +101,9 @@ class FileFeed:
             source = self._open_file()
             names = [n for n in source.schema.names if n in self._columns]
             self._total = source.rows_total
-            self._batches = source.batches(
-                names, batch_rows=BATCH_ROWS, batch_bytes=self._batch_bytes
-            )
+            width = row_bytes_of(pa.schema([source.schema.field(n) for n in names]))
+            batch_bytes = min(self._batch_bytes, batch_bytes_max(width))
+            self._batches = source.batches(names, batch_rows=BATCH_ROWS, batch_bytes=batch_bytes)
         return self._total, next(self._batches, None)
 
     def _end(self) -> None:

@@ -26,9 +26,9 @@ from dovetail_processor.graph.node import Statistics, Waiting
 from dovetail_processor.join.state import JoinState, Short
 from dovetail_processor.operators.evaluate import Results
 from dovetail_processor.operators.link_end import LinkEnd, Marker
+from dovetail_proto.memory import row_bytes_of
 
 CHUNK_ROWS_MIN, CHUNK_ROWS_MAX = 64, 64 << 10
-TEXT_BYTES_GUESS = 16
 _OVER = object()
 
 
@@ -213,10 +213,5 @@ class Join:
 
 def chunk_rows(schema: pa.Schema, inputs: int, output_bytes: int) -> int:
     """How many combinations make about `output_bytes`, in columns and in row addresses."""
-    width = 4 * inputs
-    for field in schema:
-        try:
-            width += max(1, field.type.bit_width // 8)
-        except ValueError:
-            width += TEXT_BYTES_GUESS
+    width = 4 * inputs + row_bytes_of(schema)
     return min(max(output_bytes // width, CHUNK_ROWS_MIN), CHUNK_ROWS_MAX)

@@ -28,7 +28,8 @@ _STEP_ROWS_MAX = 4096
 """So that a few large values are met early. Steps of 65536 rows are no faster, of 1024 slower."""
 
 _STEP_FACTOR = 8
-"""How much larger steps get while batches stay small: two beginnings lead to the largest."""
+"""How much larger steps get at most while batches stay small: two beginnings lead to the largest.
+Those of wide rows grow less, to half of a batch."""
 
 
 class ParquetFiles(FileFormat):
@@ -97,11 +98,12 @@ class _Reading:
                     may_grow = False  # or it might go on and on
                     break
                 if self._should_grow(size) and may_grow and done < rows:
-                    self._step = min(self._step_max, self._step * _STEP_FACTOR)
+                    fits = self._step * self._bounds.bytes // (2 * size)
+                    self._step = min(self._step_max, self._step * _STEP_FACTOR, fits)
                     break
             else:
                 if done != rows:
                     raise pa.ArrowInvalid(f"row group {group} has {done} of {rows} rows")
 
     def _should_grow(self, size: int) -> bool:
-        return self._step < self._step_max and size * _STEP_FACTOR <= self._bounds.bytes
+        return self._step < self._step_max and 4 * size <= self._bounds.bytes

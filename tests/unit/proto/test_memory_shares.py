@@ -6,7 +6,7 @@ import pytest
 
 from dovetail_proto.cluster_memory import cluster_shares, smallest_limit
 from dovetail_proto.errors import MemoryLimitError
-from dovetail_proto.memory import shares
+from dovetail_proto.memory import BATCH_BYTES_MAX, BATCH_BYTES_WIDE_MAX, BATCH_ROWS_MIN, shares
 
 
 @pytest.mark.parametrize("inputs", [2, 3, 10])
@@ -17,6 +17,30 @@ def test_the_shares_of_a_limit_never_exceed_it(inputs: int, limit_mb: int) -> No
     buffers = 2 * inputs * found.batch + 4 * found.output + found.spill
     assert buffers + found.state <= limit_mb << 20
     assert found.state > (limit_mb << 20) // 2
+
+
+@pytest.mark.parametrize("peers", [1, 2, 64])
+@pytest.mark.parametrize("row_bytes", [24, 1_000, 10_000, 1_000_000])
+@pytest.mark.parametrize("limit_mb", [16, 64, 1024, 65_536])
+def test_batches_of_wide_rows_are_larger_and_never_take_most_of_the_limit(
+    limit_mb: int, row_bytes: int, peers: int
+) -> None:
+    """As many rows as make a column's own cost small, as far as the limit and a message allow."""
+    on = {"inputs": 2, "partitions": 100, "hosted": 2, "peers": peers}
+    try:
+        narrow = cluster_shares(limit_mb << 20, **on)
+    except MemoryLimitError:
+        with pytest.raises(MemoryLimitError):
+            cluster_shares(limit_mb << 20, **on, row_bytes=row_bytes)
+        return
+    wide = cluster_shares(limit_mb << 20, **on, row_bytes=row_bytes)
+    assert wide.fixed + wide.shares.state == limit_mb << 20
+    assert wide.shares.state >= narrow.shares.state // 2
+    assert narrow.shares.batch <= wide.shares.batch <= BATCH_BYTES_WIDE_MAX
+    if row_bytes * BATCH_ROWS_MIN <= BATCH_BYTES_MAX:
+        assert wide == narrow
+    elif limit_mb >= 65_536 and peers == 1:
+        assert wide.shares.batch == min(row_bytes * BATCH_ROWS_MIN, BATCH_BYTES_WIDE_MAX)
 
 
 def test_the_smallest_workable_limit_is_a_few_megabytes_and_the_error_states_it() -> None:
