@@ -6,6 +6,7 @@ them shows what the machine makes of the shortest program.
 
 from __future__ import annotations
 
+import resource
 import statistics
 import subprocess
 import sys
@@ -40,30 +41,36 @@ def main() -> None:
             "help": [*program, "--help"],
             "python -c pass": [sys.executable, "-c", "pass"],
         }
-        taken: dict[str, list[float]] = {what: [] for what in commands}
+        taken: dict[str, list[tuple[float, float]]] = {what: [] for what in commands}
         for number in range(1 + (RUNS_FULL if flags.full else RUNS_SMALL)):
             for what, command in commands.items():
-                seconds = _seconds(
-                    [w.replace("=results", f"=results{number}") for w in command], folder
-                )
+                used = _used([w.replace("=results", f"=results{number}") for w in command], folder)
                 if number:  # the first one finds cold caches, and may compile
-                    taken[what].append(seconds)
-    for what, seconds in taken.items():
+                    taken[what].append(used)
+    for what, used_by in taken.items():
+        seconds = [wall for wall, _ in used_by]
         report.add(
             command=what,
             seconds=statistics.median(seconds),
             seconds_min=min(seconds),
             seconds_max=max(seconds),
+            cpu_seconds=statistics.median(cpu for _, cpu in used_by),
         )
-    join = statistics.median(taken["two-row join"])
+    join = statistics.median(wall for wall, _ in taken["two-row join"])
     report.goal("two-row join, from command to end", join, START_S_MAX, at_most=True)
     report.finish(as_json=flags.json)
 
 
-def _seconds(command: list[str], folder: Path) -> float:
-    began_s = time.perf_counter()
+def _used(command: list[str], folder: Path) -> tuple[float, float]:
+    """Seconds from start to end, and of processor time."""
+    began_s, cpu_s = time.perf_counter(), _children_cpu_s()
     subprocess.run(command, cwd=folder, capture_output=True, check=False)
-    return time.perf_counter() - began_s
+    return time.perf_counter() - began_s, _children_cpu_s() - cpu_s
+
+
+def _children_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":

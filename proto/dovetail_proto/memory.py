@@ -41,6 +41,9 @@ READER_BYTES_MAX = 5 << 20
 """What decoding a file of numbers takes beside its batches, measured: 7 MB at batches of 1 MB, less
 at smaller ones."""
 
+READER_WIDE_BATCHES = 4
+"""What decoding wide rows takes beside their batches: pages of columns that are read together."""
+
 READERS_SHARE = 6
 """Readers get at most a sixth of the limit: with little memory they use small pages and batches."""
 
@@ -97,7 +100,8 @@ def divided(limit: int, inputs: int, row_bytes: int = 0) -> Shares:
     output = min(
         max(limit // 64, OUTPUT_BYTES_MIN), max(OUTPUT_BYTES_MAX, batch_bytes_max(row_bytes))
     )
-    readers = min(limit // READERS_SHARE, inputs * READER_BYTES_MAX)
+    reader = READER_BYTES_MAX if batch <= BATCH_BYTES_MAX else READER_WIDE_BATCHES * batch
+    readers = min(limit // READERS_SHARE, inputs * reader)
     batches = (2 * inputs + SCRATCH_PER_BATCH) * batch
     queues = readers + batches + (OUTPUT_PIECES + 1) * output
     return Shares(limit=limit, batch=batch, output=output, spill=output, state=limit - queues)

@@ -5,6 +5,8 @@ How many rows to ask for shows as they come: a row group is begun in small steps
 from where it was in steps of another size while batches come out far too small or too large. The
 footer's sizes would not do: they know nothing of text that a dictionary repeats, and pyarrow
 aborts the process when asked for those of a forged footer.
+
+A file of very many columns would take a page of each: see `wide_parquet`.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import pyarrow.parquet as pq
 
 from dovetail_processor.sources.bounds import Bounds
 from dovetail_processor.sources.file_format import FileFormat, FileInfo
+from dovetail_processor.sources.wide_parquet import WIDE_COLUMNS, blocks_of, turned
+from dovetail_proto.memory import READER_WIDE_BATCHES, row_bytes_of
 
 _READ_BUFFER_BYTES = 64 << 10
 """Per column; larger buffers were not faster, and each source has one per column."""
@@ -47,10 +51,28 @@ class ParquetFiles(FileFormat):
         self, path: Path, schema: pa.Schema, columns: Sequence[str], bounds: Bounds
     ) -> Iterator[pa.RecordBatch]:
         """Row group by row group."""
-        reading = _Reading(list(columns), bounds, _fixed_bits([schema.field(c) for c in columns]))
+        read = pa.schema([schema.field(c) for c in columns])
+        reading = _Reading(list(columns), bounds, _fixed_bits(list(read)))
         with _open(path) as file:
             for group in range(file.metadata.num_row_groups):
-                yield from reading.row_group(file, group)
+                blocks = _blocks(read, file.metadata.row_group(group).num_rows, bounds)
+                if len(blocks) == 1:
+                    yield from reading.row_group(file, group)
+                else:
+                    stretch_rows = max(1, min(bounds.rows, bounds.bytes // row_bytes_of(read)))
+                    yield from turned(file, group, blocks, stretch_rows)
+
+
+def _blocks(read: pa.Schema, rows: int, bounds: Bounds) -> list[list[str]]:
+    """The columns, all together unless their pages take far more than a batch."""
+    if len(read) <= WIDE_COLUMNS:
+        return [read.names]
+    return blocks_of(
+        list(read),
+        rows,
+        block_bytes=READER_WIDE_BATCHES * bounds.bytes,
+        buffer_bytes=_READ_BUFFER_BYTES,
+    )
 
 
 def _fixed_bits(fields: list[pa.Field]) -> int | None:
