@@ -71,10 +71,10 @@ def cluster_shares(
             smallest_bytes=smallest,
         )
     found = _split(divided(limit_bytes, inputs), hosted, peers)
-    wide = _split(divided(limit_bytes, inputs, row_bytes), hosted, peers)
-    if wide.state >= found.state // 2:  # else so many processors would have large batches each
-        found = wide
     minimum = min(found.state, state_needed(inputs, partitions))
+    wide = _split(divided(limit_bytes, inputs, row_bytes), hosted, peers)
+    if wide.state >= max(minimum, found.state // 2):  # else large batches would cost state too much
+        found = wide
     return ClusterShares(found, WINDOW_BATCHES * found.batch, minimum)
 
 

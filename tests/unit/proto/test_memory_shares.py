@@ -19,14 +19,14 @@ def test_the_shares_of_a_limit_never_exceed_it(inputs: int, limit_mb: int) -> No
     assert found.state > (limit_mb << 20) // 2
 
 
-@pytest.mark.parametrize("peers", [1, 2, 64])
+@pytest.mark.parametrize(("peers", "partitions"), [(1, 100), (2, 300), (2, 60_000), (64, 300)])
 @pytest.mark.parametrize("row_bytes", [24, 1_000, 10_000, 1_000_000])
-@pytest.mark.parametrize("limit_mb", [16, 64, 1024, 65_536])
+@pytest.mark.parametrize("limit_mb", [16, 64, 500, 1024, 65_536])
 def test_batches_of_wide_rows_are_larger_and_never_take_most_of_the_limit(
-    limit_mb: int, row_bytes: int, peers: int
+    limit_mb: int, row_bytes: int, peers: int, partitions: int
 ) -> None:
     """As many rows as make a column's own cost small, as far as the limit and a message allow."""
-    on = {"inputs": 2, "partitions": 100, "hosted": 2, "peers": peers}
+    on = {"inputs": 2, "partitions": partitions, "hosted": 2, "peers": peers}
     try:
         narrow = cluster_shares(limit_mb << 20, **on)
     except MemoryLimitError:
@@ -35,7 +35,8 @@ def test_batches_of_wide_rows_are_larger_and_never_take_most_of_the_limit(
         return
     wide = cluster_shares(limit_mb << 20, **on, row_bytes=row_bytes)
     assert wide.fixed + wide.shares.state == limit_mb << 20
-    assert wide.shares.state >= narrow.shares.state // 2
+    assert wide.minimum == narrow.minimum
+    assert wide.shares.state >= max(wide.minimum, narrow.shares.state // 2)
     assert narrow.shares.batch <= wide.shares.batch <= BATCH_BYTES_WIDE_MAX
     if row_bytes * BATCH_ROWS_MIN <= BATCH_BYTES_MAX:
         assert wide == narrow
