@@ -15,7 +15,6 @@ import typer
 
 from dovetail.quantities import format_bytes
 from dovetail.tables import console, print_facts
-from dovetail_proto.admin import processor_state
 from dovetail_proto.cores import usable_cores
 from dovetail_proto.errors import ConfigError, DovetailError
 from dovetail_proto.ids import ProcessorId, process_of
@@ -134,6 +133,7 @@ def _cluster() -> tuple[str | None, list[str]]:
     from dovetail.connecting import connect, is_known
     from dovetail.settings import load
     from dovetail.upkeep import MANAGER, left_cluster
+    from dovetail_proto.admin import processor_state
 
     missing: list[str] = []
     try:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dovetail.commands.up import Config, DataDir
-from dovetail_proto.admin import processor_state
 from dovetail_proto.errors import Domain, DovetailError, Refusal
 
 if TYPE_CHECKING:
@@ -76,6 +75,8 @@ def _let_leave(left: LeftCluster, name: str, timeout_s: float) -> None:
 
 
 def _state(admin: AdminCalls, name: str) -> str:
+    from dovetail_proto.admin import processor_state
+
     try:
         return processor_state(admin.get_cluster().processors, name)
     except DovetailError as e:

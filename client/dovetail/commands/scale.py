@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dovetail.commands.cluster_options import AsJson, Url, open_cluster, print_json
-from dovetail_proto.admin import processor_state
 from dovetail_proto.errors import ConfigError, DovetailError, Fault, Refusal
 
 if TYPE_CHECKING:
@@ -183,6 +182,8 @@ def _remove(running: list[Any], count: int, cluster: Cluster, timeout_s: float) 
 
 
 def _state(cluster: Cluster, name: str) -> str:
+    from dovetail_proto.admin import processor_state
+
     return processor_state(cluster.status().processors, name)
 
 
