@@ -26,7 +26,7 @@ BATCH_BYTES_MIN = 16 << 10
 
 BATCH_ROWS_MIN = 2048
 """Batches and output of wide rows are larger, up to so many rows if the limit allows it: a column
-costs some 50 µs on a batch's way through, whatever is in it, as much as a thousand values."""
+costs about 0.1 ms on a batch's way through (15 s of CPU for 108 batches of 1 000 columns)."""
 
 BATCH_BYTES_WIDE_MAX = 32 << 20
 """Of batches and output of wide rows: half of what a message may hold."""

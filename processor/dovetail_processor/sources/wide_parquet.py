@@ -34,7 +34,8 @@ PAGE_BYTES = 1 << 20
 """About what writers make pages and dictionaries of, unpacked."""
 
 PAGES = 3
-"""That a column takes: packed, unpacked, and its dictionary; measured with 60 000 rows of words."""
+"""That a column takes: packed, unpacked, and its dictionary. It agrees with the 1.5 MB a column by
+which a process grew over 60 000 rows of 1 000 columns."""
 
 
 def blocks_of(
