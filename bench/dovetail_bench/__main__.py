@@ -17,6 +17,7 @@ BENCHMARKS = (
     "spill_curves",
     "cleanup_bench",
     "cluster_bench",
+    "latency",
 )
 
 

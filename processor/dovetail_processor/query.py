@@ -27,7 +27,7 @@ from dovetail_processor.jobs import FollowedLane, Lane, Outcome
 from dovetail_processor.join.state import JoinState
 from dovetail_processor.join.transfer import Arrived
 from dovetail_processor.memory_pool import Claim
-from dovetail_processor.operators.deliver import Deliver
+from dovetail_processor.operators.deliver import SEGMENT_S, Deliver
 from dovetail_processor.operators.evaluate import Evaluate, Results, of_results
 from dovetail_processor.operators.join import Join, chunk_rows
 from dovetail_processor.operators.link_end import LinkEnd, Marker
@@ -164,6 +164,7 @@ class Query:
             lane=self._lane,
             bound_bytes=self.bounds.shares.output,
             failed=self.fail,
+            roll_s=SEGMENT_S if self.task.has_log else None,
         )
         # Whatever the policy is: it may change, and groups may come that were pushed elsewhere.
         if store is not None:
@@ -421,6 +422,8 @@ class Query:
             self.links.forget(gone)
         self.inputs.rank()
         self.links.resend(self.now_s)
+        if self.deliver is not None:
+            self.deliver.tick(self.now_s)
         self.follow_up()
 
     def control(self, m: MoveRequest | PushPartitions, arrived: Arrived | None = None) -> None:

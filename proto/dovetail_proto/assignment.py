@@ -79,6 +79,11 @@ class QueryTask:
     run: str = ""  # the same for all processors' spill stores of this query, and no other's
     log: str = ""  # of the results found here, if they go to a log
 
+    @property
+    def has_log(self) -> bool:
+        """Whether results go to the processor's log."""
+        return bool(self.log) and self.results is None and not self.counting
+
 
 @dataclass(frozen=True, slots=True)
 class Leaving:

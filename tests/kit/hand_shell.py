@@ -80,11 +80,23 @@ class KeptSink:
         self.calls: list[str] = []
         self.fails: Exception | None = None
         self.held_bytes = 0
+        self.shown: list[pa.RecordBatch] = []
+        self.cuts: list[int] = []  # batches shown before each
+        self.full = False
 
     def _called(self, what: str) -> None:
         self.calls.append(what)
         if self.fails is not None:
             raise self.fails
+
+    def show(self, batch: pa.RecordBatch) -> bool:
+        """See Sink."""
+        self.shown.append(batch)
+        return self.full
+
+    def cut(self) -> None:
+        """See Sink."""
+        self.cuts.append(len(self.shown))
 
     def write(self, batch: pa.RecordBatch) -> None:
         """See Sink."""

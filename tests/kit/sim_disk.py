@@ -133,6 +133,13 @@ class SimSink:
         """See Sink."""
         return self._held_bytes
 
+    def show(self, batch: pa.RecordBatch) -> bool:
+        """See Sink."""
+        return False
+
+    def cut(self) -> None:
+        """See Sink."""
+
     def write(self, batch: pa.RecordBatch) -> None:
         """See Sink."""
         self._fresh.append(batch)

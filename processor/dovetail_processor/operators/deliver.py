@@ -1,5 +1,7 @@
 """The end of the graph: results into a sink, which a lane writes to.
 
+What can be followed is shown to its readers first: nobody waits for a disk to see a result.
+
 The bytes on their way are bounded: a sink that cannot keep up is not ready for more, which stops
 the join, which stops the sources. A batch larger than the bound passes alone.
 
@@ -18,6 +20,10 @@ from dovetail_processor.operators.evaluate import Results
 from dovetail_processor.sinks import Sink, SinkTotals
 from dovetail_proto.errors import OutputError
 
+SEGMENT_S = 10.0
+"""How old the oldest row may get that is in no finished file of a log: it bounds what a process
+that dies takes along, and a log that gets a row now and then has no more files than this."""
+
 T = TypeVar("T")
 
 
@@ -34,7 +40,9 @@ class Deliver:
         lane: Lane,
         bound_bytes: int,
         failed: Callable[[Exception], None],
+        roll_s: float | None = None,
     ) -> None:
+        """`roll_s`: nothing stays out of a finished file for longer than this; None: it may."""
         self.owners = (query,)
         self.depth = depth
         self.statistics = Statistics()
@@ -43,6 +51,8 @@ class Deliver:
         self._lane = lane
         self._bound_bytes = bound_bytes
         self._failed = failed
+        self._roll_s = roll_s
+        self._since_s: float | None = None  # when the oldest row came that no `roll` is behind
         self._under_way_bytes = 0
         self._broken = False  # the sink has raised; the lane's
         self._ending = False  # the sink is being closed or dropped, or was
@@ -78,18 +88,42 @@ class Deliver:
         self.statistics.rows_in += batch.rows.num_rows
         self.statistics.rows_out += batch.rows.num_rows
         self._under_way_bytes += batch.size_bytes
+        if self._since_s is None:
+            self._since_s = now_s
         sink, rows, size_bytes = self._sink, batch.rows, batch.size_bytes
 
         def written(outcome: Outcome[None]) -> None:
             self._under_way_bytes -= size_bytes
-            if outcome.error is not None:
-                self._failed(outcome.error)
+            self._heard(outcome)
 
+        full = sink.show(rows)
         self._lane.run(lambda: self._call(lambda: sink.write(rows)), written)
+        if full:
+            self.roll()
 
-    def roll(self, done: Callable[[Outcome[None]], None]) -> None:
-        """Have all that was handed over so far made durable and readable."""
-        self._lane.run(lambda: self._call(self._sink.roll), done)
+    @property
+    def roll_at_s(self) -> float:
+        """When `tick` has something to do."""
+        if self._roll_s is None or self._since_s is None or self._ending:
+            return float("inf")
+        return self._since_s + self._roll_s
+
+    def tick(self, now_s: float) -> None:
+        """Now and then: have what has waited for long enough put into a finished file."""
+        if now_s >= self.roll_at_s:
+            self.roll()
+
+    def roll(self) -> None:
+        """Have all that was handed over so far made durable, in a file that is finished."""
+        if self._ending:
+            return
+        self._since_s = None
+        self._sink.cut()
+        self._lane.run(lambda: self._call(self._sink.roll), self._heard)
+
+    def _heard(self, outcome: Outcome[None]) -> None:
+        if outcome.error is not None:
+            self._failed(outcome.error)
 
     def close(self, done: Callable[[Outcome[SinkTotals]], None]) -> None:
         """Have everything written, and the sink closed; nothing half written stays."""

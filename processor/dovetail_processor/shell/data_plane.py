@@ -19,9 +19,10 @@ import grpc
 
 from dovetail_processor.join.transfer import decode
 from dovetail_processor.operators.home import Sent
+from dovetail_processor.shell.files import Logs
 from dovetail_processor.shell.frames import unpack
 from dovetail_processor.shell.log_transfer import Keeper
-from dovetail_processor.shell.result_log import read_log
+from dovetail_processor.shell.result_log import Listener, LogRead
 from dovetail_processor.shell.threads import WorkerLoop
 from dovetail_proto.arrow_bytes import from_bytes
 from dovetail_proto.errors import Domain, DovetailError, InputError, Refusal
@@ -74,10 +75,11 @@ T = TypeVar("T")
 class DataPlane:
     """See the module. Acknowledgements go back on the call that the frames came on."""
 
-    def __init__(self, loop: WorkerLoop, data_dir: Path) -> None:
+    def __init__(self, loop: WorkerLoop, data_dir: Path, logs: Logs) -> None:
         self._loop = loop
         self._worker = loop.worker
         self._data_dir = data_dir
+        self._logs = logs
         self._keeper = Keeper(data_dir)
         self._ingest_bytes = max(INGEST_BYTES_MIN, loop.worker.memory_bytes // INGEST_SHARE)
         self._ingest_rooms: dict[StreamName, ByteRoom] = {}
@@ -284,7 +286,11 @@ class DataPlane:
     def read_results(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         """The results in a log here, from an offset on."""
         wanted = wire.decode(ReadResults, request)
-        yield from map(wire.encode, read_log(self._loop, self._data_dir, wanted, context.is_active))
+        listener = Listener()
+        if not context.add_callback(listener.leave):
+            return  # the caller has gone already
+        read = LogRead(self._loop, self._data_dir, self._logs, wanted, listener)
+        yield from map(wire.encode, read.batches())
 
     def keep_results(self, request: bytes, _: grpc.ServicerContext) -> bytes:
         """A piece of a log of a processor that leaves."""

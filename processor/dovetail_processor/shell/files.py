@@ -22,12 +22,13 @@ import shutil
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
 
-from dovetail_processor.sinks import CountingSink, ParquetSink, Sink, claim_output
+from dovetail_processor.sinks import CountingSink, LogSink, ParquetSink, Sink, claim_output
 from dovetail_processor.sinks.parquet import sync_folder
 from dovetail_processor.sources import FileSource, open_source
 from dovetail_proto.assignment import DroppedRun, QueryTask, StreamTask
@@ -39,9 +40,6 @@ from dovetail_proto.spill_format.storage import TMP_SUFFIX, Storage
 
 RUN_FILE = ".run"
 """Beside a query's logs: of which run they are. One of the same name may have been here before."""
-
-RESULT_FILE_BYTES = 64 << 20
-"""A segment of the result log: read whole by one reader at a time."""
 
 LEFT_OVER = "left-over"
 """Below a processor's data: logs of dropped queries that were to be kept, by run."""
@@ -73,6 +71,10 @@ def segment_file(log: Path, number: int) -> Path:
     return log / f"segment-{number:05d}.parquet"
 
 
+Logs = weakref.WeakValueDictionary[tuple[str, str], LogSink]
+"""The logs that are being written, by run and name of the log, for readers in other threads."""
+
+
 class ProcessorFiles:
     """See `interface.Files`: of one processor, below its data folder and the given roots."""
 
@@ -80,6 +82,7 @@ class ProcessorFiles:
         self._here = here
         self._data_dir = data_dir
         self._roots = roots
+        self.logs: Logs = weakref.WeakValueDictionary()
         self._remover = Remover(data_dir)
 
     def open_stream(self, task: StreamTask) -> FileSource:
@@ -94,7 +97,10 @@ class ProcessorFiles:
         """See Files."""
         if task.results is not None:
             self._roots.check("results", task.results)
-        return open_sink(self._data_dir, self._here, task, row_group_bytes)
+        sink = open_sink(self._data_dir, self._here, task, row_group_bytes)
+        if isinstance(sink, LogSink):
+            self.logs[task.run, task.log] = sink
+        return sink
 
     def open_store(self, task: QueryTask) -> SpillStore | None:
         """See Files."""
@@ -113,22 +119,21 @@ def open_sink(data_dir: Path, here: ProcessorId, task: QueryTask, row_group_byte
     if task.counting:
         return CountingSink(schema)
     folder = results_folder(data_dir, task)
+    prefix = "segment" if task.results is None else f"{task.name}-{here}"
     try:
-        if task.results is not None:
-            prefix, bounds = f"{task.name}-{here}", {}
-            claim_output(folder, task.run)
-        else:
-            prefix, bounds = "segment", {"file_bytes": RESULT_FILE_BYTES}
+        if task.results is None:
             (claim(data_dir, task.name, task.run) / task.log).mkdir(exist_ok=True)
+        else:
+            claim_output(folder, task.run)
         first = len(list(folder.glob(f"{prefix}-*.parquet")))
     except OSError as e:
         raise OutputError(
             f"results folder {str(folder)!r} cannot be used: {e.strerror}",
             remedy="name a folder that every processor can write",
         ) from e
-    return ParquetSink(
-        folder, schema, prefix=prefix, row_group_bytes=row_group_bytes, first=first, **bounds
-    )
+    if task.results is None:
+        return LogSink(folder, schema, row_group_bytes=row_group_bytes, first=first)
+    return ParquetSink(folder, schema, prefix=prefix, row_group_bytes=row_group_bytes, first=first)
 
 
 def open_store(here: ProcessorId, task: QueryTask) -> SpillStore | None:

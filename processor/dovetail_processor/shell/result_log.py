@@ -1,9 +1,11 @@
-"""Reading a result log, written or kept here: Parquet segments, by stable offsets.
+"""Reading a result log, written or kept here: by stable offsets, from files and then from memory.
 
-    segment-00000.parquet   segment-00001.parquet   …       offset = (segment, row)
+    segment-00000.parquet   segment-00001.parquet   │ rows in memory ◀─ the instance shows more
+    ──────── finished segments, from files ──────── │ a follower waits here and is woken
 
-A segment never changes once it has its name. Whoever reads first has the instance finish the
-segment under way, so everything found before the call is seen.
+A segment never changes once it has its name, and rows keep their offset (segment, row) when they
+go from memory to a file. Reading makes no files: only of rows that have left memory before their
+segment was finished, a row group at least, does a reader have the segment cut.
 
 Invariant: what is missing is an error, never fewer results. A log is there, be it empty, from the
 moment its query starts; segments have no gaps; and of a closed query the rows are known.
@@ -12,110 +14,200 @@ moment its query starts; segments have no gaps; and of a closed query the rows a
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from dovetail_processor.shell.files import is_of_run, logs_folder, segment_file
+from dovetail_processor.query import Query
+from dovetail_processor.shell.files import Logs, is_of_run, logs_folder, segment_file
 from dovetail_processor.shell.threads import WorkerLoop
+from dovetail_processor.sinks.log import READ_ROWS, LogSink
 from dovetail_proto.arrow_bytes import to_bytes
 from dovetail_proto.errors import Domain, InputError, OutputError, Refusal
 from dovetail_proto.feeds import ReadResults, ResultBatch
 from dovetail_proto.messages import Stage
 from dovetail_proto.result_logs import READ_OTHERS
 
-READ_ROWS = 64 << 10
-FOLLOW_S = 0.5
-"""How soon a follower sees new results."""
-
-ROLL_TIMEOUT_S = 60.0
+OPENING_S = 0.1
+"""Between two looks whether a log that is being opened is there."""
 
 
-def read_log(
-    loop: WorkerLoop, data_dir: Path, wanted: ReadResults, listening: Callable[[], bool]
-) -> Iterator[ResultBatch]:
-    """Results from the offset on; with `follow` until the query is over or nobody listens.
+class Listener:
+    """Whoever reads a log. `leave`, from any thread, has it end and wakes it if it waits."""
 
-    The first one is empty: the log is there. The last one has `ended` set unless the query goes on.
-    """
-    segment, row = wanted.segment, wanted.row
-    whole, rows_read = (segment, row) == (0, 0), 0
-    pause = threading.Event()
-    opened = False
-    while True:
-        folder, over = _finish_segment(loop, data_dir, wanted)
-        if not opened:
-            opened = True
-            yield ResultBatch(segment, row, b"", False)
-        while (path := segment_file(folder, segment)).exists():
+    def __init__(self) -> None:
+        self._left = threading.Event()
+        self._waits_at: LogSink | None = None  # set before it waits there
+
+    @property
+    def left(self) -> bool:
+        """Whether nobody reads any more."""
+        return self._left.is_set()
+
+    def at(self, log: LogSink) -> None:
+        """It will wait at a log."""
+        self._waits_at = log
+
+    def pause(self) -> None:
+        """Wait for a moment, if it is still there."""
+        self._left.wait(OPENING_S)
+
+    def leave(self) -> None:
+        """Nobody reads any more."""
+        self._left.set()
+        if (log := self._waits_at) is not None:
+            log.wake()
+
+
+class LogRead:
+    """One reading of a log, from an offset on."""
+
+    def __init__(
+        self,
+        loop: WorkerLoop,
+        data_dir: Path,
+        logs: Logs,
+        wanted: ReadResults,
+        listener: Listener,
+    ) -> None:
+        self._loop = loop
+        self._folder = logs_folder(data_dir, wanted.query)
+        self._log = self._folder / wanted.log
+        self._logs = logs
+        self._wanted = wanted
+        self._listener = listener
+        self._at = wanted.segment, wanted.row  # the next row
+        self._rows_read = 0
+
+    def batches(self) -> Iterator[ResultBatch]:
+        """Results from the offset on; with `follow` until the log has ended or nobody listens.
+
+        The first one is empty: the log is there. The last one has `ended` set unless more may
+        come.
+        """
+        writer = self._writer()
+        self._check_there()
+        yield ResultBatch(*self._at, b"", False)
+        if writer is None:
+            yield from self._files()
+            self._check_whole()
+            yield ResultBatch(*self._at, b"", True)
+            return
+        self._listener.at(writer)
+        until = None if self._wanted.follow else writer.next
+        while not self._listener.left:
+            ended = writer.ended  # then all of it is in files
+            yield from self._files(writer.finished)
+            yield from self._memory(writer)
+            if ended or (until is not None and self._at >= until):
+                break
+            writer.wait(*self._at, lambda: self._listener.left)
+        if writer.ended and not self._listener.left:
+            self._check_whole()
+        yield ResultBatch(*self._at, b"", writer.ended)
+
+    # Parts ----------------------------------------------------------------------------------------
+
+    def _writer(self) -> LogSink | None:
+        """Who writes the log now; None if nothing is added to it any more."""
+        while True:
+            opening = self._loop.ask(self._is_opening)
+            log = self._logs.get((self._wanted.run, self._wanted.log))
+            if log is not None and not log.ended:
+                return log
+            if not opening or not self._wanted.follow or self._listener.left:
+                return None
+            self._listener.pause()
+
+    def _query(self) -> Query | None:
+        """The query, if it writes the log; in the worker's thread."""
+        query = self._loop.worker.queries.get(self._wanted.query)
+        ours = query is not None and query.task.run == self._wanted.run
+        return query if ours else None
+
+    def _is_opening(self) -> bool:
+        query = self._query()
+        if query is None:
+            return False
+        if not query.task.has_log:
+            raise Refusal(
+                Domain.QUERY,
+                f"query {self._wanted.query!r} keeps no result log: its results "
+                + ("are only counted" if query.task.counting else f"go to {query.task.results!r}"),
+            )
+        return query.task.log == self._wanted.log and query.opening
+
+    def _cut(self) -> None:
+        """Have the rows found so far put into a finished segment; in the worker's thread."""
+        query = self._query()
+        if query is not None and query.stage is Stage.RUNNING and query.deliver is not None:
+            query.deliver.roll()
+
+    def _files(self, before: int | None = None) -> Iterator[ResultBatch]:
+        """Segments that have their file; those `before` one must have."""
+        segment, row = self._at
+        while before is None or segment < before:
+            path = segment_file(self._log, segment)
+            if not path.exists():
+                later = [p for p in self._log.glob("segment-*.parquet") if p.name > path.name]
+                if before is not None or later:
+                    raise self._missing(f"{path.name} is not in {str(self._log)!r}", later)
+                return
             with pq.ParquetFile(path) as file:
-                rows = file.metadata.num_rows
-                if row > rows:
-                    raise InputError(
-                        f"segment {segment} of query {wanted.query!r} has {rows} rows, not {row}",
-                        remedy="read from an offset that a former read gave",
-                    )
+                self._check_row(row, file.metadata.num_rows)
                 at = 0
                 for batch in file.iter_batches(READ_ROWS):
                     end = at + batch.num_rows
                     if end > row:
                         part = batch.slice(max(0, row - at))
-                        start = max(row, at)
-                        yield ResultBatch(segment, start, to_bytes(part), False)
+                        self._rows_read += part.num_rows
+                        yield ResultBatch(segment, max(row, at), to_bytes(part), False)
                     at = end
-            segment, row, rows_read = segment + 1, 0, rows_read + rows
-        if later := [p for p in folder.glob("segment-*.parquet") if p.name > path.name]:
-            raise _missing(loop, wanted, f"{path.name} is not in {str(folder)!r}", later)
-        if over and whole and rows_read < wanted.rows:
-            found = f"{rows_read} of its {wanted.rows} rows are in {str(folder)!r}"
-            raise _missing(loop, wanted, found)
-        if over or not wanted.follow or not listening():
-            yield ResultBatch(segment, row, b"", over)
-            return
-        pause.wait(FOLLOW_S)
+            segment, row = self._at = segment + 1, 0
 
+    def _memory(self, writer: LogSink) -> Iterator[ResultBatch]:
+        """What the newest segments have in memory, up to what there is now."""
+        until = writer.next
+        while not writer.ended and not self._listener.left:
+            yield from self._files(writer.finished)
+            segment, row = self._at = writer.place(*self._at)
+            if self._at >= until:
+                if segment == until[0]:
+                    self._check_row(row, writer.next[1])
+                return
+            if (part := writer.in_memory(segment, row)) is not None:
+                self._rows_read += part.num_rows
+                yield ResultBatch(segment, row, to_bytes(part), False)
+                self._at = segment, row + part.num_rows
+            else:  # it was written, and is in the file of a segment that is not finished
+                self._loop.post(self._cut)
+                writer.wait_finished(segment, lambda: self._listener.left)
 
-def _finish_segment(loop: WorkerLoop, data_dir: Path, wanted: ReadResults) -> tuple[Path, bool]:
-    """Where the segments are, complete up to now, and whether no more will come."""
-    query = wanted.query
+    # What cannot be read --------------------------------------------------------------------------
 
-    def ask() -> tuple[bool, threading.Event | None]:
-        run = loop.worker.queries.get(query)
-        if run is None or run.task.run != wanted.run:
-            return True, None
-        if run.task.counting or run.task.results is not None:
-            raise Refusal(
-                Domain.QUERY,
-                f"query {query!r} keeps no result log: its results "
-                + ("are only counted" if run.task.counting else f"go to {run.task.results!r}"),
+    def _check_row(self, row: int, rows: int) -> None:
+        if row > rows:
+            raise InputError(
+                f"segment {self._at[0]} of query {self._wanted.query!r} has {rows} rows, not {row}",
+                remedy="read from an offset that a former read gave",
             )
-        if run.task.log != wanted.log:
-            return True, None  # its writer has left
-        if run.deliver is None:
-            return run.stage is not Stage.RUNNING, None  # its log is being opened
-        if run.stage is not Stage.RUNNING or run.closing:
-            return run.stage is not Stage.RUNNING and run.deliver.ended, None
-        rolled = threading.Event()
-        run.deliver.roll(lambda _: rolled.set())
-        return False, rolled
 
-    over, rolled = loop.ask(ask)
-    if rolled is not None and not rolled.wait(ROLL_TIMEOUT_S):
-        raise Refusal(Domain.BUSY, f"the results of query {query!r} are not written in time")
-    folder = logs_folder(data_dir, query)
-    log = folder / wanted.log
-    if not is_of_run(folder, wanted.run) or not log.is_dir():
-        raise _missing(loop, wanted, f"there is no {str(log)!r} of this query")
-    return log, over
+    def _check_there(self) -> None:
+        if not is_of_run(self._folder, self._wanted.run) or not self._log.is_dir():
+            raise self._missing(f"there is no {str(self._log)!r} of this query")
 
+    def _check_whole(self) -> None:
+        wanted = self._wanted
+        if (wanted.segment, wanted.row) == (0, 0) and self._rows_read < wanted.rows:
+            raise self._missing(
+                f"{self._rows_read} of its {wanted.rows} rows are in {str(self._log)!r}"
+            )
 
-def _missing(
-    loop: WorkerLoop, wanted: ReadResults, what: str, later: Sequence[Path] = ()
-) -> OutputError:
-    after = f", but {min(later).name} is" if later else ""
-    return OutputError(
-        f"processor {loop.worker.here!r} does not have log {wanted.log!r} of query "
-        f"{wanted.query!r} whole: {what}{after}",
-        remedy=f"start it with the data folder that it had before, or {READ_OTHERS}",
-    )
+    def _missing(self, what: str, later: Sequence[Path] = ()) -> OutputError:
+        after = f", but {min(later).name} is" if later else ""
+        return OutputError(
+            f"processor {self._loop.worker.here!r} does not have log {self._wanted.log!r} of query "
+            f"{self._wanted.query!r} whole: {what}{after}",
+            remedy=f"start it with the data folder that it had before, or {READ_OTHERS}",
+        )

@@ -81,7 +81,7 @@ class ProcessorServer:
         self._worker = self._loop.worker = Worker(
             self.name, memory, self, cpu_s=time.thread_time, now_s=time.monotonic()
         )
-        self._data_plane = DataPlane(self._loop, settings.data_dir)
+        self._data_plane = DataPlane(self._loop, settings.data_dir, self.files.logs)
         self._peers = Peers(self.name, settings.security, self.acknowledged)
         self._log_sender = LogSender(settings.data_dir, self._peers.send_log)
         self.neighbours: Mapping[ProcessorId, ProcessorServer] = {}

@@ -70,10 +70,13 @@ class ParquetSink:
         *,
         prefix: str,
         row_group_bytes: int = ROW_GROUP_BYTES,
-        file_bytes: int = FILE_BYTES,
+        file_bytes: int | None = FILE_BYTES,
         first: int = 0,
     ) -> None:
-        """`first` is the number of the first file: files before it are somebody else's."""
+        """`first` is the number of the first file: files before it are somebody else's.
+
+        Without `file_bytes` a file is finished by `roll` and `close` alone.
+        """
         self._directory = Path(directory)
         self._schema = schema
         self._prefix = prefix
@@ -98,6 +101,16 @@ class ParquetSink:
         return tuple(self._files)
 
     @property
+    def next_number(self) -> int:
+        """The number of the file that is finished next."""
+        return self._first + len(self._files)
+
+    @property
+    def rows_unfinished(self) -> int:
+        """Rows in the unfinished file."""
+        return 0 if self._file is None else self._file.rows
+
+    @property
     def held_bytes(self) -> int:
         """Bytes of the row group that is being filled."""
         return self._pending_bytes
@@ -117,6 +130,13 @@ class ParquetSink:
         if self._pending_bytes >= self._row_group_bytes:
             with self._dropping_on_error():
                 self._write_pending()
+
+    def show(self, batch: pa.RecordBatch) -> bool:
+        """See Sink: files are read when they are finished."""
+        return False
+
+    def cut(self) -> None:
+        """See Sink."""
 
     def roll(self) -> None:
         """Finish the file under way, if any: its rows can be read from now on."""
@@ -148,7 +168,7 @@ class ParquetSink:
     def _write_pending(self) -> None:
         table = pa.Table.from_batches(self._pending, self._schema)
         if self._file is None:
-            name = f"{self._prefix}-{self._first + len(self._files):05d}.parquet"
+            name = f"{self._prefix}-{self.next_number:05d}.parquet"
             words = [c for c in self._options["use_dictionary"] if not _is_distinct(table, c)]
             options = self._options | {"use_dictionary": words or False}
             self._file = _OpenFile(self._directory / name, self._schema, options)
@@ -157,7 +177,7 @@ class ParquetSink:
         self._file.write(table, rows_per_group=-(-table.num_rows // groups))
         self._pending = []
         self._pending_bytes = 0
-        if self._file.arrow_bytes >= self._file_bytes:
+        if self._file_bytes is not None and self._file.arrow_bytes >= self._file_bytes:
             self._finish_file()
 
     def _finish_file(self) -> None:
@@ -182,6 +202,7 @@ class _OpenFile:
     def __init__(self, path: Path, schema: pa.Schema, options: dict[str, Any]) -> None:
         self.path = path
         self.arrow_bytes = 0
+        self.rows = 0
         # A name of its own, so that two writers of one result (tasks that a scheduler runs twice)
         # do not meet before the last step, the rename.
         self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
@@ -197,6 +218,7 @@ class _OpenFile:
         with _writing(self.path):
             self._writer.write_table(table, row_group_size=max(1, rows_per_group))
         self.arrow_bytes += table.nbytes
+        self.rows += table.num_rows
         _start_writeback(self._descriptor)
 
     def finish(self) -> int:

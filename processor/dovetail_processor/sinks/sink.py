@@ -19,11 +19,18 @@ class SinkTotals:
 
 
 class Sink(Protocol):
-    """Takes the rows of results. Calls come from one thread at a time.
+    """Takes the rows of results. Calls come from one thread at a time, but `show` and `cut`.
 
     A batch that was written belongs to the sink: its buffers must not change any more. After an
-    error, `close` or `abort`, only `abort` may be called.
+    error, `close` or `abort`, only `abort` may be called. `show` and `cut` never wait: they are
+    called where the worker runs, in the order of the `write` and `roll` that follow each of them.
     """
+
+    def show(self, batch: pa.RecordBatch) -> bool:
+        """Let readers have what will be written next; whether it is time to `cut`."""
+
+    def cut(self) -> None:
+        """What is shown from now on is behind the next `roll`."""
 
     @property
     def held_bytes(self) -> int:

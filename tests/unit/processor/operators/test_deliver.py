@@ -14,6 +14,7 @@ from dovetail_proto.errors import OutputError
 from kit.hand_shell import HandLane, KeptSink
 
 ROW_BYTES = 8
+ROLL_S = 10.0
 
 
 class Case:
@@ -34,6 +35,7 @@ class Case:
             lane=self.lane,
             bound_bytes=10 * ROW_BYTES,
             failed=self.failures.append,
+            roll_s=ROLL_S,
         )
 
     def offer(self, rows: int) -> None:
@@ -109,7 +111,7 @@ def test_after_an_error_nothing_but_abort_is_called() -> None:
     case.step()
     case.sink.fails = OutputError("the disk is full")
     ends = [case.lane.work() for _ in range(3)]  # before the worker hears of the first one
-    case.node.roll(lambda outcome: case.failures.append(outcome.error))  # type: ignore[arg-type]
+    case.node.roll()
     case.node.close(case.ends.append)
     for end in ends:
         end()
@@ -131,17 +133,54 @@ def test_an_end_that_fails_leaves_nothing_half_written() -> None:
 
 
 def test_a_roll_waits_for_what_was_handed_over_before_it() -> None:
-    """And for nothing that comes later."""
+    """And for nothing that comes later; what is shown later is behind the cut."""
     case = Case()
-    rolled: list[int] = []
     case.offer(2)
     case.step()
-    case.node.roll(lambda _: rolled.append(len(case.sink.batches)))
+    case.node.roll()
     case.offer(2)
+    case.step()
+    assert (case.sink.cuts, len(case.sink.shown)) == ([1], 2)
+    case.do_all()
+    assert case.sink.calls == ["write", "roll", "write"]
+
+
+def test_results_are_shown_before_they_are_written() -> None:
+    """Nobody waits for a disk to see them."""
+    case = Case()
+    case.offer(2)
+    case.step()
+    assert [b.num_rows for b in case.sink.shown] == [2]
+    assert case.sink.calls == []
+
+
+def test_what_is_handed_over_is_rolled_when_it_is_old_or_the_sink_is_full() -> None:
+    """By the age of the oldest row that is in no finished file; without rows, never."""
+    case = Case()
+    case.node.tick(1000.0)
+    assert case.lane.jobs == type(case.lane.jobs)()
+    assert case.node.roll_at_s == float("inf")
+    for now_s in (3.0, 12.9):
+        case.offer(1)
+        case.node.step(now_s)
+    assert case.node.roll_at_s == 3.0 + ROLL_S
+    case.node.tick(12.9)
+    case.do_all()
+    assert case.sink.calls == ["write", "write"]
+    case.node.tick(13.0)
+    case.node.tick(13.1)
+    case.do_all()
+    assert case.sink.calls == ["write", "write", "roll"]
+    case.sink.full = True
+    case.offer(1)
     case.step()
     case.do_all()
-    assert rolled == [1]
-    assert case.sink.calls == ["write", "roll", "write"]
+    assert case.sink.calls[3:] == ["write", "roll"]
+    assert case.sink.cuts == [2, 3]
+    case.node.close(case.ends.append)
+    case.node.tick(1000.0)
+    case.do_all()
+    assert case.sink.calls[5:] == ["close"], "nothing is rolled behind the end"
 
 
 def test_stopping_keeps_what_was_handed_over_and_drops_what_waits() -> None:
