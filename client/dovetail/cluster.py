@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from weakref import WeakSet
 
 import pyarrow as pa
 
@@ -52,6 +53,7 @@ class Cluster:
         self._policy = policy
         self._on_close: Callable[[], None] | None = None
         self._queries: list[Query] = []
+        self._streams: WeakSet[Stream] = WeakSet()
 
     @property
     def url(self) -> str:
@@ -60,6 +62,8 @@ class Cluster:
 
     def close(self) -> None:
         """Let the connections go; a cluster of `dovetail.local` ends. Twice is no error."""
+        for stream in list(self._streams):
+            stream.stop_sending()
         for query in self._queries:
             query.stop_reading()
         self._queries.clear()
@@ -194,7 +198,9 @@ class Cluster:
         return made
 
     def _stream(self, status: a.StreamStatus) -> Stream:
-        return Stream(status, self.admin, self._channels)
+        made = Stream(status, self.admin, self._channels)
+        self._streams.add(made)
+        return made
 
     def _usual_policy(self) -> str:
         alive = [p for p in self.status().processors if p.state == "alive"]

@@ -1,28 +1,34 @@
 """Sends batches to a stream's home, each taken in once, however often the call breaks.
 
-    batches ─▶ numbered ─▶ window ─▶ Ingest ─▶ home of the stream
-                             ▲────── acknowledged: routed to every query
+    batches ─▶ waiting ─▶ numbered ─▶ window ─▶ Ingest ─▶ home of the stream
+               merged                    ▲────── acknowledged: routed to every query
 
-Batches wait in the window until they are acknowledged. When a call breaks, a new one sends the
-window again, to wherever the home is now; the home drops what it has taken before. Each sending is
-a source of its own: when all of it is acknowledged, the home is told that it need not know the
-source any longer.
+A batch is sent at once while the window has room; those that wait for room are merged, so that
+thousands of small ones a second travel as a few. Batches stay in the window until they are
+acknowledged. When a call breaks, a new one sends the window again, to wherever the home is now; the
+home drops what it has taken before.
+
+The call stays open for the next sending, until nothing was sent for a while. What is sent on it is
+of one source; before it ends, the home is told that it need not know the source any longer.
 """
 
 from __future__ import annotations
 
+import atexit
 import queue
 import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from itertools import islice
+from weakref import WeakSet
 
 import grpc
 import pyarrow as pa
 
+from dovetail.rows import CUT_BYTES, CUT_ROWS
 from dovetail_proto.arrow_bytes import to_bytes
 from dovetail_proto.channels import Channels, told
 from dovetail_proto.errors import DovetailError
@@ -38,15 +44,20 @@ WINDOW_BATCHES = 8
 WINDOW_BYTES = 16 << 20
 """Eight batches of the size that rows are cut to; one alone may be larger."""
 
-GOODBYE_S = 1.0
-"""How long a home may take to hear that a source is over; one that does not hear it forgets the
-source later."""
+WAITING_BATCHES_MAX = 4096
+"""That wait for room in the window: a few milliseconds of the smallest ones."""
+
+IDLE_S = 3.0
+"""How long a call stays open without rows: a home has room for some hundred calls, and making one
+takes a millisecond or two."""
 
 RETRY_S = 0.2
 PATIENCE_S = 30.0
 """How long a home may give no sign before sending is given up."""
 
 Tell = Callable[[int], None]
+Requests = queue.SimpleQueue[bytes | None]
+"""Messages of a call; None ends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +79,14 @@ class Readers:
         return Readers(max(self.most, readers), readers)
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    batch: pa.RecordBatch
+    rows_left: int | None  # that follow, in the same sending
+
+
 class Feed:
-    """Sends to one stream. Not for several threads at once.
+    """Sends to one stream. Not for several threads at once; `close` it.
 
     After an error the feed is over, since what became of its window is not known: make another.
     """
@@ -81,17 +98,21 @@ class Feed:
         channels: Channels,
         *,
         patience_s: float = PATIENCE_S,
+        idle_s: float = IDLE_S,
     ) -> None:
         """`home` looks up where the stream is at home now; Unreachable if it is away."""
-        self.rows = 0  # routed so far
+        self.rows = 0  # of the sending: routed so far
         self.rows_unread = 0  # of these, rows that no query took in
         self.readers = Readers()
         self._stream = StreamName(stream)
         self._home = home
         self._channels = channels
         self._patience_s = patience_s
-        self._source = ""  # of the sending that is under way
+        self._idle_s = idle_s
+        self._source = ""  # of the call that is open, or was last
         self._sequence = 0  # of its last batch
+        self._waiting: deque[_Waiting] = deque()  # for room in the window
+        self._waiting_bytes = 0
         self._window: deque[_Sent] = deque()  # not acknowledged, by sequence
         self._window_bytes = 0
         self._changed = threading.Condition()  # of everything above, and of the call's end
@@ -107,37 +128,35 @@ class Feed:
         `rows` is how many there are in all, if that is known. `tell` hears of the rows routed so
         far. Errors carry them as `details["rows_routed"]`.
         """
-        before = self.rows
-        self._source, self._sequence = f"feed-{secrets.token_hex(8)}", 0
+        self.rows = self.rows_unread = 0
+        self.readers = Readers()
         self._heard_s = time.monotonic()
-        self._tell = (lambda: tell(self.rows - before)) if tell is not None else lambda: None
+        self._tell = (lambda: tell(self.rows)) if tell is not None else lambda: None
         try:
             for batch in batches:
-                self._sequence += 1
                 rows = None if rows is None else max(0, rows - batch.num_rows)
-                m = IngestBatch(self._stream, self._source, self._sequence, to_bytes(batch), rows)
-                sent = _Sent(self._sequence, batch.num_rows, encode(m))
-                self._wait(partial(self._has_room, len(sent.message)))
                 with self._changed:
-                    self._window.append(sent)
-                    self._window_bytes += len(sent.message)
-                    if self._call is not None:
-                        self._call.put(sent.message)
-                self._wait(lambda: True)  # on its way before the next, which may be long in coming
-            self._wait(lambda: not self._window)
-            self._say_goodbye()
-        except DovetailError as e:
-            e.details["rows_routed"] = self.rows - before
+                    self._waiting.append(_Waiting(batch, rows))
+                    self._waiting_bytes += batch.nbytes
+                self._wait(self._has_room)  # on its way before the next, which may be long to come
+            self._wait(lambda: not self._window and not self._waiting)
+        except BaseException as e:
+            if isinstance(e, DovetailError):
+                e.details["rows_routed"] = self.rows
+            self.close()
             raise
-        finally:
-            self._hang_up()
-        return self.rows - before
+        return self.rows
 
-    def _has_room(self, size_bytes: int) -> bool:
-        if not self._window:
-            return True
-        fits = self._window_bytes + size_bytes <= WINDOW_BYTES
-        return fits and len(self._window) < WINDOW_BATCHES
+    def close(self) -> None:
+        """End the call, if one is open; twice is no error."""
+        with self._changed:
+            call, self._call = self._call, None
+        if call is not None:
+            call.close()
+
+    def _has_room(self) -> bool:
+        """Whether another batch may wait."""
+        return self._waiting_bytes < CUT_BYTES and len(self._waiting) < WAITING_BATCHES_MAX
 
     def _wait(self, done: Callable[[], bool]) -> None:
         """Until `done`, keeping a call open as long as something has to be sent."""
@@ -146,8 +165,11 @@ class Feed:
                 if self._call is not None and (failure := self._call.failure):
                     self._call.close()
                     self._call = None
-                    self._bear(failure)
-                over = done() and (self._call is not None or not self._window)
+                    if self._window:
+                        self._bear(failure)
+                self._put_waiting()
+                pressing = bool(self._window or self._waiting)
+                over = done() and (self._call is not None or not pressing)
                 if not over and self._call is not None:
                     self._changed.wait(RETRY_S)
             self._tell()
@@ -155,6 +177,38 @@ class Feed:
                 return
             if self._call is None:
                 self._dial()
+
+    def _put_waiting(self) -> None:
+        """Send what waits, merged, as far as the window has room and a call is open."""
+        while self._waiting and self._call is not None:
+            merged = [self._waiting[0]]
+            size_bytes = merged[0].batch.nbytes
+            if self._window and (
+                len(self._window) >= WINDOW_BATCHES
+                or self._window_bytes + size_bytes > WINDOW_BYTES
+            ):
+                return
+            rows = merged[0].batch.num_rows
+            for other in islice(self._waiting, 1, None):
+                size_bytes += other.batch.nbytes
+                rows += other.batch.num_rows
+                if size_bytes > CUT_BYTES or rows > CUT_ROWS:
+                    break
+                merged.append(other)
+            self._put([self._waiting.popleft() for _ in merged])
+
+    def _put(self, merged: list[_Waiting]) -> None:
+        assert self._call is not None
+        self._waiting_bytes -= sum(w.batch.nbytes for w in merged)
+        batch = pa.concat_batches([w.batch for w in merged]) if merged[1:] else merged[0].batch
+        self._sequence += 1
+        m = IngestBatch(
+            self._stream, self._source, self._sequence, to_bytes(batch), merged[-1].rows_left
+        )
+        sent = _Sent(self._sequence, batch.num_rows, encode(m))
+        self._window.append(sent)
+        self._window_bytes += len(sent.message)
+        self._call.put(sent.message)
 
     def _bear(self, failure: DovetailError) -> None:
         """Raise what ended a call, unless another call may do better."""
@@ -174,24 +228,16 @@ class Feed:
                 self._bear(e)
             return
         with self._changed:
-            self._call = _Call(self._channels, address, self)
+            if not self._window:  # else the home may have had some of it
+                self._source, self._sequence = f"feed-{secrets.token_hex(8)}", 0
+            self._call = _Call(self._channels, address, self, self._idle_s)
             for sent in self._window:
                 self._call.put(sent.message)
 
-    def _say_goodbye(self) -> None:
-        """Everything is acknowledged: the home may forget the source."""
-        if self._call is not None and self._call.failure is None:
-            over = IngestBatch(self._stream, self._source, self._sequence, b"", over=True)
-            self._call.end(encode(over))
-
-    def _hang_up(self) -> None:
-        with self._changed:
-            call, self._call = self._call, None
-        if call is not None:
-            call.close()
+    # From a call's threads ------------------------------------------------------------------------
 
     def acknowledged(self, ack: IngestAck) -> None:
-        """The home has routed everything up to the answer's sequence; from a call's thread."""
+        """The home has routed everything up to the answer's sequence."""
         with self._changed:
             self._heard_s = time.monotonic()
             self.readers = self.readers.then(ack.readers)
@@ -200,39 +246,48 @@ class Feed:
                 self._window_bytes -= len(sent.message)
                 self.rows += sent.rows
                 self.rows_unread += 0 if ack.readers else sent.rows
+            self._put_waiting()
             self._changed.notify_all()
 
+    def goodbye(self, requests: Requests) -> bytes | None:
+        """The last message of a call that was idle; None if something is to be sent after all.
+
+        Everything is acknowledged then: the home may forget the source.
+        """
+        with self._changed:
+            if self._window or self._waiting:
+                return None
+            if self._call is not None and self._call.requests is requests:
+                self._call = None
+            return encode(IngestBatch(self._stream, self._source, self._sequence, b"", over=True))
+
     def call_ended(self, call: _Call, failure: DovetailError) -> None:
-        """A call is over; from its thread."""
+        """A call is over."""
         with self._changed:
             call.failure = failure
             self._changed.notify_all()
 
 
 class _Call:
-    """One Ingest call, and the thread that hears its answers; `close` it, also when it is over."""
+    """One Ingest call, and the thread that hears its answers; `close` it unless it was idle."""
 
-    def __init__(self, channels: Channels, address: str, feed: Feed) -> None:
+    def __init__(self, channels: Channels, address: str, feed: Feed, idle_s: float) -> None:
         self.failure: DovetailError | None = None  # why it is over; None while it is not
+        self.requests: Requests = queue.SimpleQueue()
         self._feed = feed
-        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._call = channels.stream_stream(address, INGEST, iter(self._requests.get, None))
+        messages = _messages(self.requests, feed, idle_s)
+        self._call = channels.stream_stream(address, INGEST, messages)
         self._thread = threading.Thread(target=self._listen, name="feed", daemon=True)
         self._thread.start()
+        _OPEN.add(self)
 
     def put(self, message: bytes) -> None:
         """Send a message."""
-        self._requests.put(message)
-
-    def end(self, last: bytes) -> None:
-        """Send a last message and let the home end the call, for a moment."""
-        self._requests.put(last)
-        self._requests.put(None)
-        self._thread.join(GOODBYE_S)
+        self.requests.put(message)
 
     def close(self) -> None:
         """End it, and the thread; its last act is `call_ended`."""
-        self._requests.put(None)
+        self.requests.put(None)
         self._call.cancel()
         self._thread.join()
 
@@ -245,5 +300,33 @@ class _Call:
             failure = told(e, "sending rows")
         except DovetailError as e:
             failure = e
-        self._requests.put(None)
+        self.requests.put(None)
         self._feed.call_ended(self, failure)
+
+
+def _messages(requests: Requests, feed: Feed, idle_s: float) -> Iterator[bytes]:
+    """What is put, until the call is closed or nothing was put for a while.
+
+    The thread that asks for them must not keep the call alive.
+    """
+    while True:
+        try:
+            message = requests.get(timeout=idle_s)
+        except queue.Empty:
+            if (last := feed.goodbye(requests)) is not None:
+                yield last
+                return
+            continue
+        if message is None:
+            return
+        yield message
+
+
+_OPEN: WeakSet[_Call] = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """A call that is still there when the interpreter ends may keep the program from ending."""
+    for call in list(_OPEN):
+        call.close()

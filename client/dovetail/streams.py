@@ -37,6 +37,7 @@ class Stream:
         self._channels = channels
         self._address = ""  # of the home, as last heard; empty: never
         self._trusted = False  # whether the last send found the home there
+        self._feed: Feed | None = None  # what the last send was done with, if it went well
 
     def send(
         self,
@@ -49,10 +50,11 @@ class Stream:
 
         `data` is an Arrow table, batch or reader, a pandas or Polars frame, or whatever else
         speaks Arrow's C stream interface; it is read once, batch by batch, so a reader may be
-        larger than memory. Its columns are those of `schema`, in any order. A query without room
-        for more makes this wait. `progress` is called with the rows routed so far. `rows` says how
-        many a reader will give: policy `active-disk` asks how much state will come. Tables and
-        frames say it themselves.
+        larger than memory. Its columns are those of `schema`, in any order. Small batches of a
+        reader are sent as they come, and merged where they come faster than the home answers. A
+        query without room for more makes this wait. `progress` is called with the rows routed so
+        far. `rows` says how many a reader will give: policy `active-disk` asks how much state will
+        come. Tables and frames say it themselves.
 
         Every row is taken in once: batches are numbered, and after a broken connection those that
         were not acknowledged are sent again. In what order queries see the rows of several
@@ -63,9 +65,9 @@ class Stream:
         InputError if the rows do not fit or the stream has ended; Unreachable if its home stays
         away; Refusal if its home died and with it what was taken in before.
         `details["rows_routed"]` then tells how many rows, from the beginning of `data`, are
-        certainly taken in; up to eight batches after them may be.
+        certainly taken in; up to eight batches after them may be, small ones merged.
         """
-        feed = Feed(self.name, self._home, self._channels)
+        feed, self._feed = self._feed or Feed(self.name, self._home, self._channels), None
         try:
             total = len(data) if rows is None and hasattr(data, "__len__") else rows
             sent = feed.send(batches_of(data, self.schema, self.name), progress, total)
@@ -73,7 +75,7 @@ class Stream:
             if isinstance(e, Unreachable) or e.details.get("reason") == "source":
                 e.message += "".join(f"; {cause}" for cause in self._failures())
             raise
-        self._trusted = True
+        self._trusted, self._feed = True, feed
         if feed.rows_unread or feed.readers.now < feed.readers.most:
             self._warn(feed)
         return sent
@@ -101,17 +103,25 @@ class Stream:
 
     def end(self) -> StreamStatus:
         """Say that nothing more will be sent; twice is no error. Queries go on."""
+        self.stop_sending()
         self._trusted = False
         return self._admin.end_stream(self.name)
 
     def drop(self) -> StreamStatus:
         """Forget it, so that its name is free; its last status. Refusal if a query reads it."""
+        self.stop_sending()
         self._trusted = False
         return self._admin.drop_stream(self.name)
 
     def status(self) -> StreamStatus:
         """How far it has come."""
         return self._admin.get_stream(self.name)
+
+    def stop_sending(self) -> None:
+        """Let the connection go that `send` keeps for the next one, for some seconds."""
+        feed, self._feed = self._feed, None
+        if feed is not None:
+            feed.close()
 
     def _home(self) -> str:
         """Where to send: the manager is asked the first time, and again when a call broke.

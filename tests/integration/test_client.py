@@ -136,6 +136,8 @@ def test_reading_and_waiting_leave_no_call_behind(cluster: Cluster) -> None:
     with none_left():
         left.send(tables[0])
         right.send(tables[1])
+        for stream in (left, right):
+            stream.stop_sending()
         query.wait(WAIT_S)
         assert is_join(query.results().to_arrow(), *tables)
         with query.results(follow=True) as following:

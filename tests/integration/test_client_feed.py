@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import grpc
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from dovetail.feeding import WINDOW_BATCHES, Feed
+from dovetail.rows import CUT_ROWS
 from dovetail_proto.channels import Channels
 from dovetail_proto.errors import Domain, InputError, Refusal
 from dovetail_proto.feeds import IngestAck, IngestBatch
@@ -27,9 +29,12 @@ class Home:
     """A stream's home that breaks a call after so many batches, before or after it took one in."""
 
     def __init__(self, break_after: list[int], *, forget_ack: bool = False) -> None:
-        self.taken: list[int] = []  # first value of each batch
+        self.taken: list[int] = []  # values, each once
+        self.batches = 0  # that came, however often
         self.over: list[int] = []  # last sequences of sources that said that they are over
         self.calls = 0
+        self.gate = threading.Event()  # while it is not set, nothing is taken
+        self.gate.set()
         self._break_after = break_after
         self._forget_ack = forget_ack
         self._last: dict[str, int] = {}
@@ -51,15 +56,17 @@ class Home:
             if sent.over:
                 self.over.append(sent.sequence)
                 continue
+            self.batches += 1
+            self.gate.wait()
             with pa.ipc.open_stream(sent.payload) as reader:
-                value = reader.read_next_batch().column(0)[0].as_py()
-            if value == -1:
+                values = reader.read_next_batch().column(0).unique().to_pylist()
+            if -1 in values:
                 abort(context, InputError("not this one", remedy="send another"))
             last = self._last.get(sent.source, 0)
             if sent.sequence > last:
                 assert sent.sequence == last + 1
                 self._last[sent.source] = sent.sequence
-                self.taken.append(value)
+                self.taken += values
             if left is not None:
                 left -= 1
                 if left == 0 and self._forget_ack:
@@ -77,9 +84,9 @@ def channels() -> Iterator[Channels]:
     made.close()
 
 
-def batches(*values: int) -> list[pa.RecordBatch]:
-    """One batch of two rows per value."""
-    return [pa.record_batch({"v": [value, value]}) for value in values]
+def batches(*values: int, rows: int = 2) -> list[pa.RecordBatch]:
+    """One batch per value."""
+    return [pa.record_batch({"v": np.full(rows, value)}) for value in values]
 
 
 @pytest.mark.parametrize("forget_ack", [False, True], ids=["after the answer", "before it"])
@@ -91,15 +98,15 @@ def test_a_broken_call_neither_loses_nor_repeats_a_batch(
     told: list[int] = []
     try:
         feed = Feed("trades", lambda: home.address, channels)
-        assert feed.send(iter(batches(*range(40))), told.append) == 80
+        large = batches(*range(40), rows=CUT_ROWS)  # so that none are merged
+        assert feed.send(iter(large), told.append) == 40 * CUT_ROWS
         assert feed.send(batches(40)) == 2
     finally:
         home.stop()
     assert home.taken == list(range(41))
-    assert home.over[-1] == 1  # each sending is a source of its own
     assert home.calls > 5
     assert told == sorted(told)
-    assert told[-1] == 80
+    assert told[-1] == 40 * CUT_ROWS
 
 
 def test_a_feed_follows_its_stream_to_another_home(channels: Channels) -> None:
@@ -121,6 +128,60 @@ def test_a_feed_follows_its_stream_to_another_home(channels: Channels) -> None:
             home.stop()
     assert sorted({*homes[0].taken, *homes[1].taken}) == list(range(10))
     assert homes[0].taken + homes[1].taken == list(range(10))
+
+
+def test_a_call_stays_open_until_it_is_idle(channels: Channels) -> None:
+    """Sendings that follow each other share a call and a source; then the home hears a goodbye."""
+    home = Home([])
+    try:
+        feed = Feed("trades", lambda: home.address, channels, idle_s=0.2)
+        for number in range(5):
+            assert feed.send(batches(number)) == 2
+        assert home.calls == 1
+        until(lambda: bool(home.over), "the home hears that the source is over")
+        assert home.over == [5]
+        assert feed.send(batches(5)) == 2
+        feed.close()
+        feed.close()
+    finally:
+        home.stop()
+    assert home.taken == list(range(6))
+    assert home.calls == 2
+
+
+def test_a_call_that_broke_while_nothing_was_sent_is_made_anew(channels: Channels) -> None:
+    """Nothing of it is unanswered, so the next sending does not fail."""
+    homes = [Home([]), Home([])]
+    now = 0
+    feed = Feed("trades", lambda: homes[now].address, channels)
+    try:
+        assert feed.send(batches(0)) == 2
+        homes[0].stop()
+        now = 1
+        assert feed.send(batches(1)) == 2
+    finally:
+        feed.close()
+        homes[1].stop()
+    assert [home.taken for home in homes] == [[0], [1]]
+
+
+def test_small_batches_that_wait_are_merged(channels: Channels) -> None:
+    """In order, none lost, each counted: what waits for room travels together."""
+    home = Home([])
+    home.gate.clear()
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield from batches(*range(1000))
+        home.gate.set()
+
+    feed = Feed("trades", lambda: home.address, channels)
+    try:
+        assert feed.send(rows()) == 2000
+    finally:
+        feed.close()
+        home.stop()
+    assert home.taken == list(range(1000))
+    assert home.batches <= 2 * WINDOW_BATCHES
 
 
 def test_a_refusal_ends_the_sending_and_tells_how_far_it_came(channels: Channels) -> None:
@@ -205,6 +266,8 @@ def test_a_feed_leaves_no_call_behind(last: int, channels: Channels) -> None:
     home = Home([2])
     try:
         with none_left(), contextlib.suppress(InputError):
-            Feed("trades", lambda: home.address, channels).send(batches(0, 1, 2, 3, last))
+            feed = Feed("trades", lambda: home.address, channels)
+            feed.send(batches(0, 1, 2, 3, last))
+            feed.close()
     finally:
         home.stop()

@@ -79,7 +79,7 @@ def test_too_many_calls_are_refused_and_stop_nobody(
     try:
         until(lambda: sum(call.done() for call in opened) >= MORE)
         refused = [call for call in opened if call.done()]
-        assert len(refused) == MORE
+        assert len(refused) - MORE in (0, 1), "one more if `before` still keeps its call"
         assert "already" in refused[0].details()
         if calls is silent_feeds:
             with pytest.raises(DovetailError, match="has 256 feeds already"):

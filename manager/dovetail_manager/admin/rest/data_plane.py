@@ -17,19 +17,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import grpc
 import pyarrow as pa
 
+from dovetail_manager.admin.rest.ingest_calls import IngestCall, IngestCalls
 from dovetail_manager.admin.rest.room import Room
 from dovetail_proto import feeds
-from dovetail_proto.channels import Channels, joined_rows, told
+from dovetail_proto.channels import Channels, joined_rows
 from dovetail_proto.errors import Refusal
 from dovetail_proto.ids import StreamName
 from dovetail_proto.log_reader import LogReader, Offset, Piece
 from dovetail_proto.result_logs import Logs
-from dovetail_proto.transport import Security, Unreachable
-from dovetail_proto.wire.data import BATCH_BYTES_MAX, decode, encode
-from dovetail_proto.wire.methods import INGEST
+from dovetail_proto.transport import Security
+from dovetail_proto.wire.data import BATCH_BYTES_MAX, encode
 
 HELD_BYTES_MAX = 4 * BATCH_BYTES_MAX
 """Of bodies on their way: enough to keep several feeds busy, small beside a machine."""
@@ -39,6 +38,9 @@ FEEDS_MAX = 32
 
 INGEST_TIMEOUT_S = 60.0
 """A home that is full pushes back; after a minute the sender should hear of it."""
+
+SOURCE_S_MAX = 300.0
+"""Silent for longer, a source of ours is not used again: homes forget it after twice as long."""
 
 HOME_S = 0.2
 """Between two looks for the next home of a stream whose home leaves."""
@@ -52,15 +54,11 @@ WAITS_MAX = 256
 
 @dataclass(slots=True)
 class _Source:
-    """Our own feed of one stream, for batches that come without a source of their own."""
+    """A feed of ours, for batches that come without a source of their own, one after the other."""
 
-    name: str = ""
+    name: str = field(default_factory=lambda: f"rest-{secrets.token_hex(8)}")
     sequence: int = 0  # of the last batch that was taken in
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    def renew(self) -> None:
-        """Whether the last batch was taken in is not known: go on under another name."""
-        self.name, self.sequence = f"rest-{secrets.token_hex(8)}", 0
+    used_s: float = 0.0
 
 
 class DataPlane:
@@ -70,7 +68,8 @@ class DataPlane:
         self._channels = Channels(security, live)
         self._feeding = ThreadPoolExecutor(FEEDS_MAX, thread_name_prefix="rest-feed")
         self._reading = ThreadPoolExecutor(READERS_MAX, thread_name_prefix="rest-results")
-        self._sources: dict[str, _Source] = {}
+        self._calls = IngestCalls(self._channels)
+        self._sources: dict[str, list[_Source]] = {}  # by stream: those that nobody uses now
         self.held = Room(HELD_BYTES_MAX, "bytes in batches")
         self.feeds = Room(FEEDS_MAX, "batches")
         self.readers = Room(READERS_MAX, "readers of results")
@@ -100,18 +99,21 @@ class DataPlane:
         batch = partial(feeds.IngestBatch, StreamName(stream))
         if given is not None:
             return *given, await self._ingest(address, home, batch(*given, payload))
-        source = self._sources.setdefault(stream, _Source())
-        async with source.turn:
-            if not source.name:
-                source.renew()
-            try:
-                sequence = source.sequence + 1
-                ack = await self._ingest(address, home, batch(source.name, sequence, payload))
-            except BaseException:
-                source.renew()
-                raise
-            source.sequence = sequence
-            return source.name, sequence, ack
+        source = self._free_source(stream)
+        sequence = source.sequence + 1
+        ack = await self._ingest(address, home, batch(source.name, sequence, payload))
+        source.sequence, source.used_s = sequence, time.monotonic()
+        self._sources.setdefault(stream, []).append(source)
+        return source.name, sequence, ack
+
+    def _free_source(self, stream: str) -> _Source:
+        """One that nobody uses; after a failure it is not known how far one is, so it is lost."""
+        free = self._sources.get(stream, [])
+        while free:
+            source = free.pop()
+            if time.monotonic() < source.used_s + SOURCE_S_MAX:
+                return source
+        return _Source()
 
     async def _ingest(
         self, address: str, home: Callable[[], Awaitable[str]], batch: feeds.IngestBatch
@@ -121,25 +123,36 @@ class DataPlane:
         end_s = time.monotonic() + INGEST_TIMEOUT_S
         while True:
             try:
-                return await self._ingest_at(address, batch.stream, message)
+                return await self._ingest_at(address, message)
             except Refusal as e:
                 if e.details.get("reason") != "home" or time.monotonic() > end_s:
                     raise
             await asyncio.sleep(HOME_S)
             address = await home()
 
-    async def _ingest_at(self, address: str, stream: str, message: bytes) -> feeds.IngestAck:
-        def send() -> feeds.IngestAck:
-            call = self._channels.stream_stream(address, INGEST, [message], INGEST_TIMEOUT_S)
-            try:
-                for data in call:
-                    return decode(feeds.IngestAck, data)
-            except grpc.RpcError as e:
-                raise told(e, "the batch may or may not have been taken in") from e
-            raise Unreachable(f"stream {stream!r}: its home gave no answer", remedy="try again")
+    async def _ingest_at(self, address: str, message: bytes) -> feeds.IngestAck:
+        used: list[IngestCall] = []
 
+        def send() -> feeds.IngestAck:
+            used.append(call := self._calls.take(address))
+            ack = call.ask(message)
+            self._calls.give_back(call)
+            return ack
+
+        def end() -> None:
+            for call in used:
+                call.end()
+
+        loop = asyncio.get_running_loop()
         with self.feeds.take():
-            return await asyncio.get_running_loop().run_in_executor(self._feeding, send)
+            late = loop.call_later(INGEST_TIMEOUT_S, end)
+            try:
+                return await loop.run_in_executor(self._feeding, send)
+            except BaseException:
+                end()
+                raise
+            finally:
+                late.cancel()
 
     async def joined(self, homes: Mapping[str, str], query: str, timeout_s: float) -> int:
         """See `Channels.joined`; takes no thread."""
