@@ -426,6 +426,16 @@ class Query:
             self.deliver.tick(self.now_s)
         self.follow_up()
 
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is under way: no tick has anything to do until an event comes."""
+        if self.stage is not Stage.RUNNING:
+            return self.pusher is None or not self.pusher.no_room
+        if self.deliver is None or self.adapting or self.task.phase is Phase.CLOSING:
+            return False
+        rolled = self.deliver.roll_at_s == float("inf")
+        return rolled and not self.queued_bytes and not self.links.unanswered
+
     def control(self, m: MoveRequest | PushPartitions, arrived: Arrived | None = None) -> None:
         """What the manager wants, or groups that arrived.
 

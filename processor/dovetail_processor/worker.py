@@ -54,6 +54,9 @@ from dovetail_proto.messages import (
 TICK_S = 0.1
 """Between two looks at what has to be sent again; a fifth of a link's patience."""
 
+QUIET_TICK_S = 1.0
+"""The same where no query waits for anything: nothing changes until an event comes."""
+
 BATCH_SHARE = 32
 """A batch read from a file is at most this part of the memory limit, for all streams together."""
 
@@ -113,6 +116,7 @@ class Worker:
     def handle(self, event: Callable[[], None], now_s: float) -> None:
         """Take one event; a DovetailError that it raises is logged and changes nothing."""
         self.now_s = max(self.now_s, now_s)
+        self._tick_within(TICK_S)
         try:
             event()
         except DovetailError as e:
@@ -123,13 +127,14 @@ class Worker:
         self.now_s = max(self.now_s, now_s)
         due = self.now_s >= self._next_tick_s
         if due:
-            self._next_tick_s = self.now_s + TICK_S
             self._tick()
         self.pool.share(anew=due)
         node = self._work()
         self._answer_waiters()
         if node is None:
             self._report_news()
+        else:
+            self._tick_within(TICK_S)
         return node is not None
 
     @property
@@ -154,12 +159,18 @@ class Worker:
             self._end_inputs(query)
         return node
 
+    def _tick_within(self, s: float) -> None:
+        self._next_tick_s = min(self._next_tick_s, self.now_s + s)
+
     def _tick(self) -> None:
+        self._next_tick_s = float("inf")
         for query in list(self.queries.values()):
             query.tick(self.peers, self.leaving is not None)
             self._end_inputs(query)
         for home in self.streams.homes.values():
             home.settle()
+        quiet = self.leaving is None and all(q.quiet for q in self.queries.values())
+        self._tick_within(QUIET_TICK_S if quiet else TICK_S)
 
     def _end_inputs(self, query: Query) -> None:
         """The links of a split end when its stream has ended, or its query closes, and the split
@@ -230,11 +241,16 @@ class Worker:
     def frame(
         self, split: SplitId, number: int, item: Keyed | Marker | None, size_bytes: int
     ) -> None:
-        """A frame of another processor's split."""
+        """A frame of another processor's split.
+
+        Rows are acknowledged when they are joined, or with the next tick: whoever waits for their
+        results should not have to wait for an answer to be sent first.
+        """
         query = self.queries.get(query_of(split))
         if query is not None and query.stage is not Stage.FAILED:
             query.guard(lambda: query.frame(split, number, item, size_bytes))
-            query.follow_up()
+            if not isinstance(item, Keyed):
+                query.follow_up()
 
     def acknowledged(
         self, source: ProcessorId, split: SplitId, number: int, allowed: int, done: int

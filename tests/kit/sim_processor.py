@@ -20,7 +20,7 @@ from dovetail_processor.operators.home import Home, Reader, Sent
 from dovetail_processor.operators.links import Item
 from dovetail_processor.process_memory import ProcessMemory
 from dovetail_processor.shell.frames import pack, unpack
-from dovetail_processor.worker import Worker
+from dovetail_processor.worker import TICK_S, Worker
 from dovetail_proto.arrow_bytes import from_bytes
 from dovetail_proto.assignment import Leaving
 from dovetail_proto.errors import Domain, DovetailError, Refusal
@@ -126,7 +126,8 @@ class SimProcessor:
         """The time goes on, also where nothing happens."""
         if not self._stepping and self.world.now_s >= self.worker.next_s:
             self._step()
-        self.world.at(max(0.001, self.worker.next_s - self.world.now_s), self, self._idle)
+        wait_s = min(TICK_S, self.worker.next_s - self.world.now_s)  # an event may bring it forward
+        self.world.at(max(0.001, wait_s), self, self._idle)
 
     # What the worker needs ------------------------------------------------------------------------
 

@@ -51,6 +51,12 @@ class _Link:
     heard_s: float = float("inf")  # when an answer last came, or what is unanswered was first sent
     ended: bool = False  # the end of input was sent
 
+    @property
+    def unanswered(self) -> bool:
+        """Whether something waits, or was sent and is not known to be joined."""
+        box = self.outbox
+        return bool(box.unacked or box.pending or self.done_number < box.sent_number)
+
 
 class Links:
     """All splits of one query on this worker, and their links to every processor."""
@@ -109,6 +115,11 @@ class Links:
         return sum(p[1] for link in self._links.values() for p in link.outbox.pending)
 
     @property
+    def unanswered(self) -> bool:
+        """Whether something waits, or was sent and is not known to be joined."""
+        return any(link.unanswered for link in self._links.values())
+
+    @property
     def peers(self) -> set[ProcessorId]:
         """To whom there are links."""
         return {to for _, to in self._links}
@@ -155,9 +166,7 @@ class Links:
     def silent(self, now_s: float) -> str:
         """Which processor has not answered for long, although it should; empty if all do."""
         for (_, to), link in self._links.items():
-            box = link.outbox
-            waits = box.unacked or box.pending or link.done_number < box.sent_number
-            if not waits:
+            if not link.unanswered:
                 link.heard_s = float("inf")
             elif link.heard_s == float("inf"):
                 link.heard_s = now_s

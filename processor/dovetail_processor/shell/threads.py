@@ -32,7 +32,11 @@ WAIT_S_MIN = 1e-4
 """Less than this is not waited for."""
 
 SNAPSHOT_S = 0.1
-"""How old the snapshot for other threads may be: a tenth of the time between two heartbeats."""
+"""How old the snapshot for other threads may be where something changes: a tenth of the time
+between two heartbeats."""
+
+SNAPSHOT_S_MAX = 1.0
+"""The same where nothing does: it also tells how long others have been silent."""
 
 T = TypeVar("T")
 log = structlog.get_logger("processor")
@@ -111,6 +115,7 @@ class WorkerLoop:
         self._stopped = threading.Event()
         self._snapshot: Heartbeat | None = None
         self._snapshot_s = float("-inf")  # when it was made
+        self._changed = True  # something was done since then
         self._lanes: WeakSet[ThreadLane] = WeakSet()
         self._lanes_threads: WeakSet[threading.Thread] = WeakSet()
 
@@ -174,7 +179,9 @@ class WorkerLoop:
             worked = True
             while self._handle_events(wait=not worked):
                 worked = self.worker.step(self._clock())
-                if self._clock() >= self._snapshot_s + SNAPSHOT_S:
+                self._changed |= worked
+                old_s = SNAPSHOT_S if self._changed else SNAPSHOT_S_MAX
+                if self._clock() >= self._snapshot_s + old_s:
                     self.take_snapshot()
                 if until():
                     return
@@ -190,6 +197,7 @@ class WorkerLoop:
         """Have `snapshot` show how it goes now; in the worker's thread."""
         self._snapshot = self.worker.heartbeat()
         self._snapshot_s = self._clock()
+        self._changed = False
 
     def _finish_jobs(self) -> None:
         """Wait for the last jobs: among them are the sinks' ends."""
@@ -210,4 +218,5 @@ class WorkerLoop:
             if event is None:
                 return False
             self.worker.handle(event, self._clock())
+            self._changed = True
             wait_s = 0.0

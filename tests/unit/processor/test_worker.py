@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dovetail_manager.planner import plan_query
-from dovetail_processor.worker import TICK_S
+from dovetail_processor.worker import QUIET_TICK_S, TICK_S
 from dovetail_proto.assignment import Assignment, DroppedRun, Phase
 from dovetail_proto.cluster_memory import smallest_limit
 from dovetail_proto.errors import DovetailError, InputError, Refusal
@@ -225,7 +225,7 @@ def test_news_are_told_at_once_and_nothing_else_is() -> None:
 
 
 def test_an_event_that_is_refused_changes_nothing_and_time_never_goes_back() -> None:
-    """The next step is due a tick after the last look."""
+    """The next step is due some time after the last look."""
     one = running()
 
     def refuse() -> None:
@@ -235,4 +235,24 @@ def test_an_event_that_is_refused_changes_nothing_and_time_never_goes_back() -> 
     one.worker.handle(lambda: None, 3.0)
     assert one.worker.now_s == 5.0
     one.worker.step(6.0)
-    assert one.worker.next_s == 6.0 + TICK_S
+    assert one.worker.next_s == 6.0 + QUIET_TICK_S
+
+
+def test_a_worker_looks_up_seldom_while_nothing_waits() -> None:
+    """Any event brings the next look forward; what is not joined yet keeps it looking often."""
+    one = running()
+    one.worker.step(1.0)
+    assert one.worker.next_s == 1.0 + QUIET_TICK_S
+    one.worker.handle(lambda: None, 1.3)
+    assert one.worker.next_s == 1.3 + TICK_S
+    one.worker.step(1.3 + TICK_S)
+    assert one.worker.next_s == 1.3 + TICK_S + QUIET_TICK_S
+    two = running(owners=["p1", "p2"])
+    two.send("a", rows())
+    while two.worker.step(2.0):
+        pass
+    two.worker.step(2.0 + TICK_S)
+    assert two.worker.next_s == 2.0 + 2 * TICK_S, "p2 has not answered"
+    two.set(queries=(replace(two.query.task, phase=Phase.CLOSING),))
+    two.worker.step(9.0)
+    assert two.worker.next_s == 9.0 + TICK_S, "it is being closed"

@@ -13,6 +13,10 @@ from dovetail_manager.admin.rest.rows import json_lines
 from dovetail_proto.log_reader import Piece
 
 
+ROWS_AT_ONCE = 16
+"""Rows that are text sooner than a thread begins."""
+
+
 async def limited(pieces: AsyncGenerator[Piece], rows_max: int | None) -> AsyncGenerator[Piece]:
     """The first `rows_max` rows; all without."""
     left = rows_max
@@ -52,6 +56,9 @@ async def as_json(pieces: AsyncGenerator[Piece]) -> AsyncGenerator[bytes]:
     """One line per row."""
     async for piece in pieces:
         lines = json_lines(piece.batch)
+        if piece.batch.num_rows <= ROWS_AT_ONCE:
+            yield b"".join(lines)
+            continue
         # In a thread: rows to text takes time, and the loop has other callers.
         while part := await asyncio.to_thread(next, lines, b""):
             yield part

@@ -37,6 +37,10 @@ BATCH_BODY: dict[str, Any] = {
 }
 
 
+BODY_BYTES_AT_ONCE = 4 << 10
+"""Bodies that are read sooner than a thread begins."""
+
+
 def routes(context: Context) -> APIRouter:
     """The paths of streams."""
     router = APIRouter(prefix="/v1/streams", tags=["streams"], dependencies=NEEDS_TOKEN)
@@ -114,7 +118,11 @@ def routes(context: Context) -> APIRouter:
         # A body of unknown length may grow to its cap.
         size = int(length) if length.isdigit() else body_bytes_max(dict(request.headers))
         with plane.held.take(size):
-            payload, rows = await ask(_payload, kind, await request.body(), stream.schema)
+            body = await request.body()
+            if len(body) <= BODY_BYTES_AT_ONCE:
+                payload, rows = _payload(kind, body, stream.schema)
+            else:
+                payload, rows = await ask(_payload, kind, body, stream.schema)
             if not rows:
                 return answers.Taken(
                     source=source or "",
