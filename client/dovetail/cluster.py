@@ -145,6 +145,8 @@ class Cluster:
         spill_above_ratio: float | None = None,
         inactive_after_s: float | None = None,
         productivity_half_life_s: float | None = None,
+        keep_results_s: float = 0.0,
+        keep_results_bytes: int | str = 0,
     ) -> Query:
         """Start a query over declared streams; returns when every processor runs it.
 
@@ -154,6 +156,10 @@ class Cluster:
         disk, by default where the cluster keeps it. `expected_state` (bytes, or text such as
         "4GB") tells `active-disk` how much may come. The rest says when and what is
         pushed to disk, where None is the cluster's setting; see docs/adaptation.md.
+
+        Logs keep everything, unless `keep_results_s` or `keep_results_bytes` say for how long, or
+        how much of each; with both, whichever is reached first. While the query runs, whole
+        segments go that are older, or that the rest is enough without.
 
         QueryError if the SQL cannot be planned, Refusal if the name is taken or the query fails at
         once; of domain `busy` if it is submitted and a processor, which the error names, has not
@@ -177,6 +183,10 @@ class Cluster:
             spill_above_ratio=spill_above_ratio,
             inactive_after_s=inactive_after_s,
             productivity_half_life_s=productivity_half_life_s,
+            keep_results_s=keep_results_s,
+            keep_results_bytes=keep_results_bytes
+            if isinstance(keep_results_bytes, int)
+            else parse_bytes(keep_results_bytes, what="keep_results_bytes"),
         )
         self.admin.submit(request)
         return self._query(name)

@@ -172,6 +172,8 @@ def _task(state: State, query: Query, durable: QueryRecord, processor: Processor
         paper_restrictions=adaptation.paper_restrictions,
         run=durable.run,
         log=durable.log_of(processor),
+        keep_s=durable.keep_results_s,
+        keep_bytes=durable.keep_results_bytes,
     )
 
 

@@ -132,6 +132,8 @@ class QueryRecord:
     spill: str | None = None
     results: str | None = None
     counting: bool = False
+    keep_results_s: float = 0.0  # in its logs, at least; 0: for ever
+    keep_results_bytes: int = 0  # of each log, at least; 0: all
     phase: Phase = Phase.RUNNING
     pinned: frozenset[GroupId] = frozenset()  # stay where they are, whatever a policy says
     forced_bytes: int = 0  # pushed by order so far
@@ -173,6 +175,11 @@ class QueryRecord:
     def has_logs(self) -> bool:
         """Whether results go to the processors' logs."""
         return self.results is None and not self.counting
+
+    @property
+    def trims_logs(self) -> bool:
+        """Whether its logs may lose their oldest segments."""
+        return bool(self.keep_results_s or self.keep_results_bytes)
 
     def inputs_from(self, stream: StreamName) -> list[int]:
         """The inputs that read a stream."""

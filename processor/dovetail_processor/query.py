@@ -165,6 +165,7 @@ class Query:
             bound_bytes=self.bounds.shares.output,
             failed=self.fail,
             roll_s=SEGMENT_S if self.task.has_log else None,
+            trims=bool(self.task.keep_s),
         )
         # Whatever the policy is: it may change, and groups may come that were pushed elsewhere.
         if store is not None:

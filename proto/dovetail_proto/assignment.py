@@ -78,6 +78,8 @@ class QueryTask:
     paper_restrictions: bool = False  # nor is one that has generations on disk
     run: str = ""  # the same for all processors' spill stores of this query, and no other's
     log: str = ""  # of the results found here, if they go to a log
+    keep_s: float = 0.0  # segments of the log stay for so long at least; 0: for ever
+    keep_bytes: int = 0  # and so many bytes of them; 0: all
 
     @property
     def has_log(self) -> bool:
@@ -155,6 +157,8 @@ class Assignment:
                         "paper_restrictions": q.paper_restrictions,
                         "run": q.run,
                         "log": q.log,
+                        "keep_s": q.keep_s,
+                        "keep_bytes": q.keep_bytes,
                     }
                     for q in self.queries
                 ],
@@ -212,6 +216,8 @@ def _read_query(q: dict[str, Any]) -> QueryTask:
         paper_restrictions=bool(q["paper_restrictions"]),
         run=str(q["run"]),
         log=str(q["log"]),
+        keep_s=float(q["keep_s"]),
+        keep_bytes=int(q["keep_bytes"]),
     )
 
 

@@ -106,6 +106,7 @@ class ReadResults:
     follow: bool  # go on when all that is there was sent
     run: str  # of the query: a log of another run of the same name is another one
     rows: int  # that are in the log once the query is closed; 0: not known
+    trimmed: bool = False  # the query does not keep all: the oldest segments may be gone
 
 
 @dataclass(frozen=True, slots=True)

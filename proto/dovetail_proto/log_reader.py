@@ -173,6 +173,7 @@ class LogReader:
             self._follow,
             log.run,
             log.rows,
+            log.trimmed,
         )
         call = self._channels.unary_stream(log.address, READ_RESULTS, encode(asked))
         with self._changed:

@@ -1,4 +1,4 @@
-"""θ_m, θ_t and the like are the query's own, and where it says nothing the manager's."""
+"""θ_m, θ_t, what is kept: the query's own; where it says nothing, the manager's or the default."""
 
 from __future__ import annotations
 
@@ -23,12 +23,16 @@ MANAGERS = {
     "inactive_after_s": 7.0,
     "productivity_half_life_s": 3.0,
 }
-OWN = {
+OWN: dict[str, Any] = {
     "push_fraction": 0.4,
     "spill_above_ratio": 0.6,
     "inactive_after_s": 0.0,
     "productivity_half_life_s": 0.0,
 }
+KEPT = {"keep_results_s": 3600.0, "keep_results_bytes": 5_000_000}
+"""Of these the manager has no setting: without, everything is kept."""
+
+OWN |= KEPT
 FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in OWN.items()]
 
 
@@ -68,5 +72,5 @@ def test_a_query_has_its_own_settings_and_else_the_managers(
         queries = {q.name: q for q in cluster.queries()}
         assert len(queries) == 9
         for name, status in queries.items():
-            wanted = OWN if name.endswith("-own") else MANAGERS
+            wanted = OWN if name.endswith("-own") else {**MANAGERS, **dict.fromkeys(KEPT, 0)}
             assert {n: getattr(status, n) for n in wanted} == wanted, name

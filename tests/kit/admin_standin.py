@@ -213,6 +213,8 @@ class AdminStandIn(AdminService):
             logs=tuple(a.LogStatus(p, p, self.plane.address, RUN, 0) for p in PROCESSORS),
             cleanup=(),
             warning="",
+            keep_results_s=request.keep_results_s,
+            keep_results_bytes=request.keep_results_bytes,
         )
         self.queries[request.name] = made
         return made

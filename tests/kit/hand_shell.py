@@ -107,6 +107,10 @@ class KeptSink:
         """See Sink."""
         self._called("roll")
 
+    def trim(self) -> None:
+        """See Sink."""
+        self._called("trim")
+
     def close(self) -> SinkTotals:
         """See Sink."""
         self._called("close")

@@ -154,6 +154,9 @@ class SimSink:
         self.rows += self._fresh
         self._fresh, self._held_bytes = [], 0
 
+    def trim(self) -> None:
+        """See Sink."""
+
     def close(self) -> SinkTotals:
         """See Sink."""
         self.roll()

@@ -85,6 +85,14 @@ def submit(
             metavar="SIZE", help="State to come in all, for active-disk.", show_default=False
         ),
     ] = None,
+    keep_results_s: Annotated[
+        float,
+        typer.Option(min=0, metavar="SECONDS", help="Keep results for so long; 0: for ever."),
+    ] = 0.0,
+    keep_results_bytes: Annotated[
+        str,
+        typer.Option(metavar="SIZE", help="Keep so much of each processor's results; 0: all."),
+    ] = "0",
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -108,6 +116,8 @@ def submit(
             spill_above_ratio=_share(spill_above_ratio, "--spill-above-ratio"),
             inactive_after_s=inactive_after_s,
             productivity_half_life_s=productivity_half_life_s,
+            keep_results_s=keep_results_s,
+            keep_results_bytes=0 if keep_results_bytes == "0" else keep_results_bytes,
         )
         status = made.status()
     if as_json:

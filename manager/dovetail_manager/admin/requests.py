@@ -97,6 +97,14 @@ def record_of(
             f"query {request.name!r}: results that are only counted go to no folder",
             remedy="leave out `results` or `counting`",
         )
+    keeps_some = request.keep_results_s or request.keep_results_bytes
+    if keeps_some and (request.counting or request.results):
+        raise ConfigError(
+            f"query {request.name!r}: what is kept of result logs is said, and it has none",
+            remedy="leave out `keep_results_s` and `keep_results_bytes`",
+        )
+    if not 0 <= request.keep_results_s < float("inf"):
+        raise ConfigError(f"keep_results_s {request.keep_results_s} is no time to keep results")
     record = QueryRecord(
         name=QueryName(request.name),
         plan=plan,
@@ -107,6 +115,8 @@ def record_of(
         spill=place("spill", request.spill, roots),
         results=new_folder("results", request.results, roots),
         counting=request.counting,
+        keep_results_s=request.keep_results_s,
+        keep_results_bytes=request.keep_results_bytes,
     )
     if record.spill is None and spill_root is not None:
         # A folder of its own for every submission: the name may be used again.

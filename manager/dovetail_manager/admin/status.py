@@ -91,6 +91,8 @@ def query_status(state: State, name: str) -> a.QueryStatus:
         logs=_logs(state, query, reports),
         cleanup=() if record.cleanup is None else (cleanup_status(state, name),),
         warning=_warning(state, record),
+        keep_results_s=record.keep_results_s,
+        keep_results_bytes=record.keep_results_bytes,
     )
 
 
@@ -170,7 +172,9 @@ def _logs(state: State, query: Query, reports: Sequence[Report]) -> tuple[a.LogS
     ]
     # Before it is closed, results may be in memory, and be lost with it.
     return tuple(
-        a.LogStatus(name, p, addresses.get(p, ""), record.run, rows if closed else 0)
+        a.LogStatus(
+            name, p, addresses.get(p, ""), record.run, rows if closed else 0, record.trims_logs
+        )
         for name, p, rows in logs
     )
 

@@ -24,6 +24,9 @@ SEGMENT_S = 10.0
 """How old the oldest row may get that is in no finished file of a log: it bounds what a process
 that dies takes along, and a log that gets a row now and then has no more files than this."""
 
+TRIM_S = 10.0
+"""Between two looks for results that are older than they are kept."""
+
 T = TypeVar("T")
 
 
@@ -41,8 +44,12 @@ class Deliver:
         bound_bytes: int,
         failed: Callable[[Exception], None],
         roll_s: float | None = None,
+        trims: bool = False,
     ) -> None:
-        """`roll_s`: nothing stays out of a finished file for longer than this; None: it may."""
+        """`roll_s`: nothing stays out of a finished file for longer than this; None: it may.
+
+        `trims`: what the sink has written grows too old at some time.
+        """
         self.owners = (query,)
         self.depth = depth
         self.statistics = Statistics()
@@ -52,6 +59,7 @@ class Deliver:
         self._bound_bytes = bound_bytes
         self._failed = failed
         self._roll_s = roll_s
+        self._trim_s = 0.0 if trims else float("inf")  # when it is looked for old results again
         self._since_s: float | None = None  # when the oldest row came that no `roll` is behind
         self._under_way_bytes = 0
         self._broken = False  # the sink has raised; the lane's
@@ -109,9 +117,12 @@ class Deliver:
         return self._since_s + self._roll_s
 
     def tick(self, now_s: float) -> None:
-        """Now and then: have what has waited for long enough put into a finished file."""
+        """Now and then: have old rows put into a finished file, and too old ones removed."""
         if now_s >= self.roll_at_s:
             self.roll()
+        if now_s >= self._trim_s and not self._ending:
+            self._trim_s = now_s + TRIM_S
+            self._lane.run(lambda: self._call(self._sink.trim), self._heard)
 
     def roll(self) -> None:
         """Have all that was handed over so far made durable, in a file that is finished."""

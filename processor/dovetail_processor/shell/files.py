@@ -29,6 +29,7 @@ from pathlib import Path
 import structlog
 
 from dovetail_processor.sinks import CountingSink, LogSink, ParquetSink, Sink, claim_output
+from dovetail_processor.sinks.log import Retention
 from dovetail_processor.sinks.parquet import sync_folder
 from dovetail_processor.sources import FileSource, open_source
 from dovetail_proto.assignment import DroppedRun, QueryTask, StreamTask
@@ -69,6 +70,11 @@ def logs_folder(data_dir: Path, query: QueryName) -> Path:
 def segment_file(log: Path, number: int) -> Path:
     """A file of a log."""
     return log / f"segment-{number:05d}.parquet"
+
+
+def number_of(segment: Path) -> int:
+    """Of a file of results."""
+    return int(segment.stem.rpartition("-")[2])
 
 
 Logs = weakref.WeakValueDictionary[tuple[str, str], LogSink]
@@ -125,14 +131,15 @@ def open_sink(data_dir: Path, here: ProcessorId, task: QueryTask, row_group_byte
             (claim(data_dir, task.name, task.run) / task.log).mkdir(exist_ok=True)
         else:
             claim_output(folder, task.run)
-        first = len(list(folder.glob(f"{prefix}-*.parquet")))
+        first = max(map(number_of, folder.glob(f"{prefix}-*.parquet")), default=-1) + 1
     except OSError as e:
         raise OutputError(
             f"results folder {str(folder)!r} cannot be used: {e.strerror}",
             remedy="name a folder that every processor can write",
         ) from e
     if task.results is None:
-        return LogSink(folder, schema, row_group_bytes=row_group_bytes, first=first)
+        keep = Retention(task.keep_s, task.keep_bytes)
+        return LogSink(folder, schema, row_group_bytes=row_group_bytes, first=first, keep=keep)
     return ParquetSink(folder, schema, prefix=prefix, row_group_bytes=row_group_bytes, first=first)
 
 

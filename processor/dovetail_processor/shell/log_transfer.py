@@ -15,7 +15,13 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from dovetail_processor.shell.files import claim, is_of_run, logs_folder, segment_file
+from dovetail_processor.shell.files import (
+    claim,
+    is_of_run,
+    logs_folder,
+    number_of,
+    segment_file,
+)
 from dovetail_processor.sinks.parquet import sync_folder
 from dovetail_proto.assignment import Leaving
 from dovetail_proto.errors import Domain, OutputError, Refusal
@@ -52,7 +58,7 @@ class LogSender:
 
 def pieces(path: Path, query: QueryName, run: str) -> Iterator[LogPiece]:
     """A segment of a log, in messages of a size that gRPC takes."""
-    log, segment = LogName(path.parent.name), int(path.stem.rpartition("-")[2])
+    log, segment = LogName(path.parent.name), number_of(path)
     try:
         with path.open("rb") as file:
             checksum = 0

@@ -20,7 +20,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from dovetail_processor.query import Query
-from dovetail_processor.shell.files import Logs, is_of_run, logs_folder, segment_file
+from dovetail_processor.shell.files import (
+    Logs,
+    is_of_run,
+    logs_folder,
+    number_of,
+    segment_file,
+)
 from dovetail_processor.shell.threads import WorkerLoop
 from dovetail_processor.sinks.log import READ_ROWS, LogSink
 from dovetail_proto.arrow_bytes import to_bytes
@@ -88,6 +94,7 @@ class LogRead:
         """
         writer = self._writer()
         self._check_there()
+        self._skip_trimmed(writer)
         yield ResultBatch(*self._at, b"", False)
         if writer is None:
             yield from self._files()
@@ -149,12 +156,17 @@ class LogRead:
         segment, row = self._at
         while before is None or segment < before:
             path = segment_file(self._log, segment)
-            if not path.exists():
-                later = [p for p in self._log.glob("segment-*.parquet") if p.name > path.name]
+            try:
+                opened = path.open("rb")
+            except FileNotFoundError:
+                later = sorted(p for p in self._log.glob("segment-*.parquet") if p.name > path.name)
+                if self._wanted.trimmed and (later or before is not None):
+                    raise self._gone(number_of(later[0]) if later else before) from None
                 if before is not None or later:
-                    raise self._missing(f"{path.name} is not in {str(self._log)!r}", later)
+                    found = f"{path.name} is not in {str(self._log)!r}"
+                    raise self._missing(found, later) from None
                 return
-            with pq.ParquetFile(path) as file:
+            with opened, pq.ParquetFile(opened) as file:
                 self._check_row(row, file.metadata.num_rows)
                 at = 0
                 for batch in file.iter_batches(READ_ROWS):
@@ -184,6 +196,17 @@ class LogRead:
                 self._loop.post(self._cut)
                 writer.wait_finished(segment, lambda: self._listener.left)
 
+    def _skip_trimmed(self, writer: LogSink | None) -> None:
+        """Begin with the oldest there is, if the beginning was asked for; else it must be there."""
+        if not self._wanted.trimmed:
+            return
+        there = [number_of(p) for p in self._log.glob("segment-*.parquet")]
+        oldest = min(there, default=0 if writer is None else writer.finished)
+        if self._at == (0, 0):
+            self._at = oldest, 0
+        elif self._at[0] < oldest:
+            raise self._gone(oldest)
+
     # What cannot be read --------------------------------------------------------------------------
 
     def _check_row(self, row: int, rows: int) -> None:
@@ -193,13 +216,25 @@ class LogRead:
                 remedy="read from an offset that a former read gave",
             )
 
+    def _gone(self, oldest: int | None) -> Refusal:
+        return Refusal(
+            Domain.QUERY,
+            f"segment {self._at[0]} of log {self._wanted.log!r} of query {self._wanted.query!r} is "
+            f"not kept any more: the oldest is segment {oldest}",
+            remedy=f"read on from segment {oldest}, row 0; or submit the query so that it keeps "
+            "more (keep_results_s, keep_results_bytes)",
+            reason="gone",
+            oldest=oldest,
+        )
+
     def _check_there(self) -> None:
         if not is_of_run(self._folder, self._wanted.run) or not self._log.is_dir():
             raise self._missing(f"there is no {str(self._log)!r} of this query")
 
     def _check_whole(self) -> None:
         wanted = self._wanted
-        if (wanted.segment, wanted.row) == (0, 0) and self._rows_read < wanted.rows:
+        whole = (wanted.segment, wanted.row) == (0, 0) and not wanted.trimmed
+        if whole and self._rows_read < wanted.rows:
             raise self._missing(
                 f"{self._rows_read} of its {wanted.rows} rows are in {str(self._log)!r}"
             )

@@ -36,6 +36,9 @@ class CountingSink:
     def roll(self) -> None:
         """Nothing to make durable."""
 
+    def trim(self) -> None:
+        """See Sink: there is nothing."""
+
     def close(self) -> SinkTotals:
         """The counts."""
         return SinkTotals(self._rows, self._checksum, 0, ())

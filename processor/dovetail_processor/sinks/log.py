@@ -14,8 +14,9 @@ not finished, of which more than a row group was written; who needs such rows ha
 from __future__ import annotations
 
 import threading
+import time
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -24,6 +25,7 @@ import pyarrow as pa
 
 from dovetail_processor.sinks.parquet import ParquetSink
 from dovetail_processor.sinks.sink import SinkTotals
+from dovetail_proto.errors import OutputError
 
 SEGMENT_BYTES = 64 << 20
 """Of Arrow, after which a segment is cut: read whole by one reader at a time."""
@@ -34,6 +36,30 @@ beside its rows."""
 
 READ_ROWS = 64 << 10
 """Rows that a reader gets at once, unless a batch has more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How much of a log is kept, by whole segments: what neither bound keeps goes."""
+
+    age_s: float = 0.0  # since a segment was finished; 0: for ever
+    size_bytes: int = 0  # of the newest segments; 0: all
+
+    def beyond(self, segments: Sequence[tuple[Path, float, int]], now_s: float) -> list[Path]:
+        """Of segments (path, when it was finished, bytes), oldest first: those that go."""
+        left_bytes = sum(size for _, _, size in segments)
+        gone: list[Path] = []
+        for path, finished_s, size in segments:
+            left_bytes -= size
+            old = self.age_s and now_s - finished_s > self.age_s
+            enough = self.size_bytes and left_bytes >= self.size_bytes
+            if not old and not enough:
+                break
+            gone.append(path)
+        return gone
+
+
+KEEP_ALL = Retention()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +87,13 @@ class LogSink:
         row_group_bytes: int,
         first: int,
         segment_bytes: int = SEGMENT_BYTES,
+        keep: Retention = KEEP_ALL,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """`first` is the number of the first segment: those before it are there already."""
+        self._folder = folder
+        self._keep = keep
+        self._clock = clock
         self._segment_bytes = segment_bytes
         self._file = ParquetSink(
             folder,
@@ -120,6 +151,22 @@ class LogSink:
         """See Sink."""
         self._file.roll()
         self._forget_written()
+        self.trim()
+
+    def trim(self) -> None:
+        """Remove the oldest segments that need not be kept; a reader that has one open reads on."""
+        if self._keep == KEEP_ALL:
+            return
+        try:
+            there = [(p, p.stat()) for p in sorted(self._folder.glob("segment-*.parquet"))]
+            segments = [(path, s.st_mtime, s.st_size) for path, s in there]
+            for path in self._keep.beyond(segments, self._clock()):
+                path.unlink()
+        except OSError as e:
+            raise OutputError(
+                f"old results in {str(self._folder)!r} cannot be removed: {e.strerror}",
+                remedy="see whether the folder can be written",
+            ) from e
 
     def close(self) -> SinkTotals:
         """See Sink."""

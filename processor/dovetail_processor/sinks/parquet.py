@@ -145,6 +145,9 @@ class ParquetSink:
                 self._write_pending()
             self._finish_file()
 
+    def trim(self) -> None:
+        """See Sink: files are kept."""
+
     def close(self) -> SinkTotals:
         """Finish the last file and return what was written."""
         if self._ended:

@@ -42,6 +42,9 @@ class Sink(Protocol):
     def roll(self) -> None:
         """Make what was written so far durable and readable, then go on. Raises OutputError."""
 
+    def trim(self) -> None:
+        """Remove what is so old that it need not be kept. Raises OutputError."""
+
     def close(self) -> SinkTotals:
         """Make everything written durable. Raises OutputError."""
 

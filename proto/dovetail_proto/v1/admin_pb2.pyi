@@ -51,7 +51,7 @@ class Streams(_message.Message):
     def __init__(self, streams: _Optional[_Iterable[_Union[StreamStatus, _Mapping]]] = ...) -> None: ...
 
 class SubmitRequest(_message.Message):
-    __slots__ = ("name", "sql", "partitions", "weights", "policy", "expected_state_bytes", "results", "counting", "spill", "victims", "push_fraction", "spill_above_ratio", "inactive_after_s", "productivity_half_life_s")
+    __slots__ = ("name", "sql", "partitions", "weights", "policy", "expected_state_bytes", "results", "counting", "spill", "victims", "push_fraction", "spill_above_ratio", "inactive_after_s", "productivity_half_life_s", "keep_results_s", "keep_results_bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SQL_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
@@ -66,6 +66,8 @@ class SubmitRequest(_message.Message):
     SPILL_ABOVE_RATIO_FIELD_NUMBER: _ClassVar[int]
     INACTIVE_AFTER_S_FIELD_NUMBER: _ClassVar[int]
     PRODUCTIVITY_HALF_LIFE_S_FIELD_NUMBER: _ClassVar[int]
+    KEEP_RESULTS_S_FIELD_NUMBER: _ClassVar[int]
+    KEEP_RESULTS_BYTES_FIELD_NUMBER: _ClassVar[int]
     name: str
     sql: str
     partitions: int
@@ -80,7 +82,9 @@ class SubmitRequest(_message.Message):
     spill_above_ratio: float
     inactive_after_s: float
     productivity_half_life_s: float
-    def __init__(self, name: _Optional[str] = ..., sql: _Optional[str] = ..., partitions: _Optional[int] = ..., weights: _Optional[_Iterable[float]] = ..., policy: _Optional[str] = ..., expected_state_bytes: _Optional[int] = ..., results: _Optional[str] = ..., counting: _Optional[bool] = ..., spill: _Optional[str] = ..., victims: _Optional[str] = ..., push_fraction: _Optional[float] = ..., spill_above_ratio: _Optional[float] = ..., inactive_after_s: _Optional[float] = ..., productivity_half_life_s: _Optional[float] = ...) -> None: ...
+    keep_results_s: float
+    keep_results_bytes: int
+    def __init__(self, name: _Optional[str] = ..., sql: _Optional[str] = ..., partitions: _Optional[int] = ..., weights: _Optional[_Iterable[float]] = ..., policy: _Optional[str] = ..., expected_state_bytes: _Optional[int] = ..., results: _Optional[str] = ..., counting: _Optional[bool] = ..., spill: _Optional[str] = ..., victims: _Optional[str] = ..., push_fraction: _Optional[float] = ..., spill_above_ratio: _Optional[float] = ..., inactive_after_s: _Optional[float] = ..., productivity_half_life_s: _Optional[float] = ..., keep_results_s: _Optional[float] = ..., keep_results_bytes: _Optional[int] = ...) -> None: ...
 
 class QueryRef(_message.Message):
     __slots__ = ("name",)
@@ -97,7 +101,7 @@ class DropQueryRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., keep: _Optional[bool] = ...) -> None: ...
 
 class QueryStatus(_message.Message):
-    __slots__ = ("name", "state", "cause", "policy", "map_version", "held_bytes", "spilled_bytes", "produced", "phase", "sql", "schema", "partitions", "results", "checksum", "pushes", "spilled_groups", "queued_bytes", "inputs", "instances", "results_place", "counting", "spill", "created_s", "ended_s", "logs", "push_fraction", "spill_above_ratio", "inactive_after_s", "productivity_half_life_s", "cleanup", "warning")
+    __slots__ = ("name", "state", "cause", "policy", "map_version", "held_bytes", "spilled_bytes", "produced", "phase", "sql", "schema", "partitions", "results", "checksum", "pushes", "spilled_groups", "queued_bytes", "inputs", "instances", "results_place", "counting", "spill", "created_s", "ended_s", "logs", "push_fraction", "spill_above_ratio", "inactive_after_s", "productivity_half_life_s", "cleanup", "warning", "keep_results_s", "keep_results_bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +133,8 @@ class QueryStatus(_message.Message):
     PRODUCTIVITY_HALF_LIFE_S_FIELD_NUMBER: _ClassVar[int]
     CLEANUP_FIELD_NUMBER: _ClassVar[int]
     WARNING_FIELD_NUMBER: _ClassVar[int]
+    KEEP_RESULTS_S_FIELD_NUMBER: _ClassVar[int]
+    KEEP_RESULTS_BYTES_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: str
     cause: str
@@ -160,7 +166,9 @@ class QueryStatus(_message.Message):
     productivity_half_life_s: float
     cleanup: _containers.RepeatedCompositeFieldContainer[CleanupStatus]
     warning: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., cause: _Optional[str] = ..., policy: _Optional[str] = ..., map_version: _Optional[int] = ..., held_bytes: _Optional[int] = ..., spilled_bytes: _Optional[int] = ..., produced: _Optional[int] = ..., phase: _Optional[str] = ..., sql: _Optional[str] = ..., schema: _Optional[bytes] = ..., partitions: _Optional[int] = ..., results: _Optional[int] = ..., checksum: _Optional[int] = ..., pushes: _Optional[int] = ..., spilled_groups: _Optional[int] = ..., queued_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[InputStatus, _Mapping]]] = ..., instances: _Optional[_Iterable[_Union[InstanceStatus, _Mapping]]] = ..., results_place: _Optional[str] = ..., counting: _Optional[bool] = ..., spill: _Optional[str] = ..., created_s: _Optional[float] = ..., ended_s: _Optional[float] = ..., logs: _Optional[_Iterable[_Union[LogStatus, _Mapping]]] = ..., push_fraction: _Optional[float] = ..., spill_above_ratio: _Optional[float] = ..., inactive_after_s: _Optional[float] = ..., productivity_half_life_s: _Optional[float] = ..., cleanup: _Optional[_Iterable[_Union[CleanupStatus, _Mapping]]] = ..., warning: _Optional[str] = ...) -> None: ...
+    keep_results_s: float
+    keep_results_bytes: int
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., cause: _Optional[str] = ..., policy: _Optional[str] = ..., map_version: _Optional[int] = ..., held_bytes: _Optional[int] = ..., spilled_bytes: _Optional[int] = ..., produced: _Optional[int] = ..., phase: _Optional[str] = ..., sql: _Optional[str] = ..., schema: _Optional[bytes] = ..., partitions: _Optional[int] = ..., results: _Optional[int] = ..., checksum: _Optional[int] = ..., pushes: _Optional[int] = ..., spilled_groups: _Optional[int] = ..., queued_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[InputStatus, _Mapping]]] = ..., instances: _Optional[_Iterable[_Union[InstanceStatus, _Mapping]]] = ..., results_place: _Optional[str] = ..., counting: _Optional[bool] = ..., spill: _Optional[str] = ..., created_s: _Optional[float] = ..., ended_s: _Optional[float] = ..., logs: _Optional[_Iterable[_Union[LogStatus, _Mapping]]] = ..., push_fraction: _Optional[float] = ..., spill_above_ratio: _Optional[float] = ..., inactive_after_s: _Optional[float] = ..., productivity_half_life_s: _Optional[float] = ..., cleanup: _Optional[_Iterable[_Union[CleanupStatus, _Mapping]]] = ..., warning: _Optional[str] = ..., keep_results_s: _Optional[float] = ..., keep_results_bytes: _Optional[int] = ...) -> None: ...
 
 class StartCleanupRequest(_message.Message):
     __slots__ = ("query", "master", "output", "memory_bytes")
@@ -211,18 +219,20 @@ class CleanupStatus(_message.Message):
     def __init__(self, query: _Optional[str] = ..., state: _Optional[str] = ..., master: _Optional[str] = ..., output: _Optional[str] = ..., stage: _Optional[str] = ..., bins_done: _Optional[int] = ..., bins: _Optional[int] = ..., combinations: _Optional[int] = ..., owed: _Optional[int] = ..., results: _Optional[int] = ..., checksum: _Optional[int] = ..., code: _Optional[str] = ..., cause: _Optional[str] = ..., remedy: _Optional[str] = ..., started_s: _Optional[float] = ..., ended_s: _Optional[float] = ...) -> None: ...
 
 class LogStatus(_message.Message):
-    __slots__ = ("name", "processor", "address", "run", "rows")
+    __slots__ = ("name", "processor", "address", "run", "rows", "trimmed")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PROCESSOR_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    TRIMMED_FIELD_NUMBER: _ClassVar[int]
     name: str
     processor: str
     address: str
     run: str
     rows: int
-    def __init__(self, name: _Optional[str] = ..., processor: _Optional[str] = ..., address: _Optional[str] = ..., run: _Optional[str] = ..., rows: _Optional[int] = ...) -> None: ...
+    trimmed: bool
+    def __init__(self, name: _Optional[str] = ..., processor: _Optional[str] = ..., address: _Optional[str] = ..., run: _Optional[str] = ..., rows: _Optional[int] = ..., trimmed: _Optional[bool] = ...) -> None: ...
 
 class InputStatus(_message.Message):
     __slots__ = ("alias", "stream", "rows_in")

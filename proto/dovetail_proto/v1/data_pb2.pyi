@@ -136,7 +136,7 @@ class Joined(_message.Message):
     def __init__(self, rows: _Optional[int] = ...) -> None: ...
 
 class ReadResultsRequest(_message.Message):
-    __slots__ = ("query", "segment", "row", "follow", "log", "run", "rows")
+    __slots__ = ("query", "segment", "row", "follow", "log", "run", "rows", "trimmed")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     ROW_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +144,7 @@ class ReadResultsRequest(_message.Message):
     LOG_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    TRIMMED_FIELD_NUMBER: _ClassVar[int]
     query: str
     segment: int
     row: int
@@ -151,7 +152,8 @@ class ReadResultsRequest(_message.Message):
     log: str
     run: str
     rows: int
-    def __init__(self, query: _Optional[str] = ..., segment: _Optional[int] = ..., row: _Optional[int] = ..., follow: _Optional[bool] = ..., log: _Optional[str] = ..., run: _Optional[str] = ..., rows: _Optional[int] = ...) -> None: ...
+    trimmed: bool
+    def __init__(self, query: _Optional[str] = ..., segment: _Optional[int] = ..., row: _Optional[int] = ..., follow: _Optional[bool] = ..., log: _Optional[str] = ..., run: _Optional[str] = ..., rows: _Optional[int] = ..., trimmed: _Optional[bool] = ...) -> None: ...
 
 class ResultBatch(_message.Message):
     __slots__ = ("segment", "row", "payload", "ended")

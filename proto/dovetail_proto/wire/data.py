@@ -108,6 +108,7 @@ SPECS: dict[type, Spec] = {
             "follow": FLAG,
             "run": RUN_NAME,
             "rows": COUNT,
+            "trimmed": FLAG,
         },
     ),
     feeds.ResultBatch: (

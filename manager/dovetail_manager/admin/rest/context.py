@@ -64,6 +64,7 @@ DESCRIPTIONS = {
     405: "the path does not take this method",
     406: "results come as an Arrow IPC stream or as JSON lines",
     409: "not now: the name is taken, the state is another, or something else is under way",
+    410: "the results at this offset are not kept any more",
     413: "the body is too large",
     415: "rows come as an Arrow IPC stream or as JSON",
     422: "not as described here",

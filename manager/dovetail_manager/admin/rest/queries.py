@@ -226,7 +226,7 @@ def _add_data(router: APIRouter, context: Context) -> None:
     @router.get(
         "/{name}/results",
         response_class=StreamingResponse,
-        responses={**READABLE, **refusals(404, 406, 409, 422)},
+        responses={**READABLE, **refusals(404, 406, 409, 410, 422)},
     )
     async def read_results(
         request: Request,

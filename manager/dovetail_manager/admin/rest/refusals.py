@@ -35,6 +35,7 @@ STATUS_OF_REASON = {
     "state": 409,
     "busy": 409,
     "source": 409,
+    "gone": 410,
     "path": 404,
     "method": 405,
     "not-acceptable": 406,

@@ -12,7 +12,6 @@ import pyarrow as pa
 from dovetail_manager.admin.rest.rows import json_lines
 from dovetail_proto.log_reader import Piece
 
-
 ROWS_AT_ONCE = 16
 """Rows that are text sooner than a thread begins."""
 

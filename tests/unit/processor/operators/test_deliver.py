@@ -7,7 +7,7 @@ import pytest
 
 from dovetail_processor.graph.arc import Arc
 from dovetail_processor.jobs import Outcome
-from dovetail_processor.operators.deliver import Deliver
+from dovetail_processor.operators.deliver import TRIM_S, Deliver
 from dovetail_processor.operators.evaluate import Results
 from dovetail_processor.sinks import SinkTotals
 from dovetail_proto.errors import OutputError
@@ -20,7 +20,7 @@ ROLL_S = 10.0
 class Case:
     """A sink that keeps, behind a bound of ten rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, trims: bool = False) -> None:
         self.sink = KeptSink()
         self.lane = HandLane()
         self.arc: Arc[Results] = Arc(1 << 20)
@@ -36,6 +36,7 @@ class Case:
             bound_bytes=10 * ROW_BYTES,
             failed=self.failures.append,
             roll_s=ROLL_S,
+            trims=trims,
         )
 
     def offer(self, rows: int) -> None:
@@ -158,7 +159,7 @@ def test_what_is_handed_over_is_rolled_when_it_is_old_or_the_sink_is_full() -> N
     """By the age of the oldest row that is in no finished file; without rows, never."""
     case = Case()
     case.node.tick(1000.0)
-    assert case.lane.jobs == type(case.lane.jobs)()
+    assert not case.lane.jobs
     assert case.node.roll_at_s == float("inf")
     for now_s in (3.0, 12.9):
         case.offer(1)
@@ -181,6 +182,22 @@ def test_what_is_handed_over_is_rolled_when_it_is_old_or_the_sink_is_full() -> N
     case.node.tick(1000.0)
     case.do_all()
     assert case.sink.calls[5:] == ["close"], "nothing is rolled behind the end"
+
+
+def test_old_results_are_looked_for_now_and_then_until_the_end() -> None:
+    """Also while nothing comes; and never where everything is kept."""
+    case = Case(trims=True)
+    for now_s in (1.0, 1.0 + TRIM_S / 2, 1.0 + TRIM_S):
+        case.node.tick(now_s)
+    case.do_all()
+    assert case.sink.calls == ["trim", "trim"]
+    case.node.close(case.ends.append)
+    case.node.tick(1000.0)
+    case.do_all()
+    assert case.sink.calls == ["trim", "trim", "close"]
+    keeps = Case()
+    keeps.node.tick(1000.0)
+    assert not keeps.lane.jobs
 
 
 def test_stopping_keeps_what_was_handed_over_and_drops_what_waits() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +18,9 @@ from dovetail_processor.shell.files import RUN_FILE, Logs, logs_folder
 from dovetail_processor.shell.result_log import Listener, LogRead
 from dovetail_processor.shell.threads import WorkerLoop
 from dovetail_processor.sinks import LogSink
+from dovetail_processor.sinks.log import KEEP_ALL, Retention
 from dovetail_proto.arrow_bytes import from_bytes
-from dovetail_proto.errors import InputError, OutputError
+from dovetail_proto.errors import InputError, OutputError, Refusal
 from dovetail_proto.feeds import ReadResults
 from dovetail_proto.ids import LogName, QueryName
 from dovetail_proto.messages import Stage
@@ -30,7 +32,14 @@ QUERY, RUN, LOG = QueryName("q"), "q-1", LogName("p1")
 class Case:
     """A log, its lane, and whoever reads it; jobs are done when a test says so."""
 
-    def __init__(self, folder: Path, *, row_group_rows: int = 1 << 20, segment_rows: int = 1 << 20):
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        row_group_rows: int = 1 << 20,
+        segment_rows: int = 1 << 20,
+        keep: Retention = KEEP_ALL,
+    ) -> None:
         self.folder = logs_folder(folder, QUERY) / LOG
         self.folder.mkdir(parents=True)
         (self.folder.parent / RUN_FILE).write_text(RUN)
@@ -40,7 +49,11 @@ class Case:
             row_group_bytes=8 * row_group_rows,
             segment_bytes=8 * segment_rows,
             first=0,
+            keep=keep,
+            clock=lambda: self.now_s,
         )
+        self.now_s = time.time()
+        self._trims = keep != KEEP_ALL
         self.rows = 0
         self.jobs: list[Any] = []
         self.cuts_for_readers = 0
@@ -90,7 +103,7 @@ class Case:
         follow: bool = False,
     ) -> Iterator[tuple[tuple[int, int], list[int]]]:
         """Offsets and the numbers there."""
-        wanted = ReadResults(QUERY, LOG, *at, follow, RUN, 0)
+        wanted = ReadResults(QUERY, LOG, *at, follow, RUN, 0, self._trims)
         logs = cast(Logs, self._logs)
         for m in LogRead(
             self._loop, self._data_dir, logs, wanted, listener or Listener()
@@ -247,3 +260,75 @@ def test_a_log_that_is_given_up_has_what_its_files_hold(tmp_path: Path) -> None:
     assert [n for _, part in case.read() for n in part] == [0, 1, 2, 3, 4]
     case.sink.abort()
     assert [n for _, part in case.read(follow=True) for n in part] == [0, 1]
+
+
+def finished(case: Case, segments: int) -> None:
+    """Segments of two rows each."""
+    for _ in range(segments):
+        case.find(2)
+        case.roll()
+    case.work(len(case.jobs))
+
+
+def test_what_is_not_kept_goes_by_bytes_and_its_offset_is_refused(tmp_path: Path) -> None:
+    """The error names the oldest there is; who begins at the beginning begins there."""
+    case = Case(tmp_path, keep=Retention(size_bytes=1))
+    finished(case, 4)
+    assert [p.name for p in case.files] == ["segment-00003.parquet"]
+    case.find(1)
+    assert list(case.read()) == [((3, 0), [6, 7]), ((4, 0), [8])]
+    assert list(case.read((4, 0))) == [((4, 0), [8])]
+    for offset in ((0, 1), (2, 0)):
+        with pytest.raises(Refusal, match=rf"segment {offset[0]} .* the oldest is segment 3") as e:
+            list(case.read(offset))
+        assert e.value.details["oldest"] == 3
+    case.close()
+    assert list(case.read()) == [((3, 0), [6, 7]), ((4, 0), [8])]
+
+
+def test_a_follower_whose_next_segment_is_gone_is_told(tmp_path: Path) -> None:
+    """It gets what it had begun to read, then the error, never a gap."""
+    case = Case(tmp_path, keep=Retention(size_bytes=1))
+    finished(case, 1)
+    reading = case.read(follow=True)
+    assert next(reading) == ((0, 0), [0, 1])
+    finished(case, 3)
+    with pytest.raises(Refusal, match=r"segment 1 .* the oldest is segment 3"):
+        next(reading)
+
+
+def test_what_is_not_kept_goes_by_age(tmp_path: Path) -> None:
+    """Rows in memory have no age; without a bound nothing ever goes."""
+    case = Case(tmp_path / "aged", keep=Retention(age_s=60.0))
+    finished(case, 3)
+    case.sink.trim()
+    assert len(case.files) == 3
+    case.find(1)
+    case.now_s += 1000.0
+    case.sink.trim()
+    assert case.files == []
+    assert list(case.read()) == [((3, 0), [6])]
+    whole = Case(tmp_path / "whole")
+    finished(whole, 3)
+    whole.now_s += 1e9
+    whole.sink.trim()
+    assert len(whole.files) == 3
+
+
+@pytest.mark.parametrize(
+    ("keep", "left"),
+    [
+        (Retention(), "abcd"),
+        (Retention(age_s=25.0), "cd"),
+        (Retention(size_bytes=5), "d"),
+        (Retention(size_bytes=6), "cd"),
+        (Retention(size_bytes=100), "abcd"),
+        (Retention(age_s=35.0, size_bytes=6), "cd"),
+        (Retention(age_s=15.0, size_bytes=100), "d"),
+    ],
+)
+def test_the_newest_segments_that_are_enough_are_kept(keep: Retention, left: str) -> None:
+    """Of four segments of five bytes, finished ten seconds apart; the newest is ten seconds old."""
+    segments = [(Path(name), 10.0 * n, 5) for n, name in enumerate("abcd")]
+    gone = {path.name for path in keep.beyond(segments, 40.0)}
+    assert {*"abcd"} - gone == {*left}
