@@ -1,8 +1,7 @@
 """What people's programs ask of a cluster, and what it answers: the verbs of `Admin`, once.
 
-REST and gRPC are two faces of these types and are made from them: a field's type says how
-`wire.admin` checks it, and its note is what the OpenAPI document says of it. Whether a request
-makes sense now (does that query exist?) is the manager's business.
+REST and gRPC are made from these types: a field's type says how `wire.admin` checks it, its note is
+what the OpenAPI document says of it. Whether a request makes sense now is the manager's business.
 """
 
 from __future__ import annotations
@@ -81,9 +80,7 @@ class ProcessorRef:
 class Submit:
     """Start a query; `weights` share its groups out, one per processor, none: by limits.
 
-    Results go to the result log of every processor, or as Parquet files to a folder below
-    `results`, or are only counted. Spilled state goes below `spill`, or to the processors' own
-    data. The other fields say how state goes to disk where the policy lets it.
+    Results go to logs, to files below `results`, or are counted; spilled state goes below `spill`.
     """
 
     name: Name
