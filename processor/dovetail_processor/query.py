@@ -236,6 +236,8 @@ class Query:
             self.guard(self._follow_up)
         elif self.stage is not Stage.FAILED:
             self._acknowledge()  # once more for a split that did not hear it
+        else:
+            self._give_memory_back()  # a job that was given up may have ended
 
     def _follow_up(self) -> None:
         if self.deliver is None:
@@ -335,7 +337,8 @@ class Query:
 
     def _give_memory_back(self) -> None:
         """It has ended: others have its memory from now on, unless a job still reads it."""
-        if not self.memory.pushing and not self.moves.reading:
+        pushing = self.pusher is not None and self.pusher.reading
+        if not pushing and not self.moves.reading:
             self.state.slab.give_back()
 
     def _record(self, totals: SinkTotals) -> RunRecord:

@@ -61,6 +61,9 @@ class Pusher:
         self._chunk_bytes = chunk_bytes
         self._failed = failed
         self._under_way: _UnderWay | None = None
+        self.reading = False
+        """Whether a job on the lane reads groups: their pages have to stay, though it was given up.
+        """
         self._cancelled = False  # read by the lane
         self._now_s = 0.0
         self.no_room = ""
@@ -154,6 +157,7 @@ class Pusher:
         under_way.again_s = None
 
         def written(outcome: Outcome[PushManifest | None]) -> None:
+            self.reading = False
             if self._under_way is not under_way:
                 return  # it was given up
             error = outcome.error
@@ -169,6 +173,7 @@ class Pusher:
             else:
                 under_way.done(outcome.value)
 
+        self.reading = True
         self._lane.run(under_way.work, written)
 
     def _push(self, detached: Detached, held_bytes: int) -> PushManifest:
