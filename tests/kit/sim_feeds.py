@@ -101,8 +101,10 @@ class SimFeed:
             for number in range(self._answered + 1, self._sent + 1):
                 self._send(number)
         if self._answered > self._before and random.random() < self.scenario.repeats:
-            self._call_anew()  # it does not know that it was answered
-            self._send(random.randint(self._before + 1, self._answered))
+            self._call_anew()  # it does not know that the last ones were answered
+            oldest = max(self._before + 1, self._answered - self._ahead + 1)
+            for number in range(random.randint(oldest, self._answered), self._sent + 1):
+                self._send(number)
         if not self.done or self.scenario.repeats:
             self.world.at(self._gap_s * (0.5 + random.random()), self, self._timer)
 

@@ -131,11 +131,11 @@ class Operator:
         random = self.world.random
         for query in self.scenario.queries:
             for what, chance in (
-                (self._change_policy, 0.3),
+                (self._change_policy, 0.45),
                 (self._move, 0.6),
                 (self._pin, 0.1),
                 (self._pause, 0.25),
-                (self._close, 0.15),
+                (self._close, 0.25),
             ):
                 while random.random() < chance:
                     self.world.at(random.uniform(1.0, LOAD_S), self, what, query)
@@ -174,6 +174,15 @@ class Operator:
             self._set_phase(query, Phase.RUNNING)
 
     def _close(self, query: Submission) -> None:
+        """At once, or after a pause: then batches wait for it."""
+        random = self.world.random
+        if query.run and random.random() < 0.5:
+            self._set_phase(query, Phase.PAUSED)
+            self.world.at(random.uniform(0.1, 1.5), self, self._close_now, query)
+        else:
+            self._close_now(query)
+
+    def _close_now(self, query: Submission) -> None:
         if query.run:
             query.closing_s = min(query.closing_s, self.world.now_s)
 

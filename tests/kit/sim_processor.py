@@ -82,7 +82,8 @@ class SimProcessor:
         self.ends = False  # it was told to leave, and cannot be refused
         self.memory_bytes = memory_bytes
         self._incarnation = scenario.next_incarnation()
-        self.files = SimFiles(scenario.disk, self.id, scenario.sink_opened)
+        self.data_dir = scenario.disk.data_dir(name)
+        self.files = SimFiles(scenario.disk, self.id, self.data_dir, scenario.sink_opened)
         self.worker = Worker(self.id, memory_bytes, self, now_s=world.now_s)
         self.watch = Watch(self.worker, scenario)
         self._snapshot = self.worker.heartbeat()
@@ -303,6 +304,8 @@ class SimProcessor:
     def _hand_over(self, leaving: Leaving) -> None:
         there = any(p.id == leaving.successor for p in self.scenario.alive())
         if self.worker.leaving == leaving and (there or leaving.successor is None):
+            if leaving.successor is not None:
+                self.scenario.disk.hand_logs(self.data_dir, leaving.successor)
             self._handed = leaving
             self.beat()
 
