@@ -101,9 +101,10 @@ class SimFeed:
             for number in range(self._answered + 1, self._sent + 1):
                 self._send(number)
         if self._answered > self._before and random.random() < self.scenario.repeats:
-            self._call_anew()  # it does not know that the last ones were answered
+            self._call_anew()  # it did not get the last answers
             oldest = max(self._before + 1, self._answered - self._ahead + 1)
-            for number in range(random.randint(oldest, self._answered), self._sent + 1):
+            self._answered = random.randint(oldest, self._answered) - 1
+            for number in range(self._answered + 1, self._sent + 1):
                 self._send(number)
         if not self.done or self.scenario.repeats:
             self.world.at(self._gap_s * (0.5 + random.random()), self, self._timer)
@@ -134,7 +135,7 @@ class SimFeed:
             if number > self._sent:
                 raise Violation(f"{self.address}: batch {number} is answered before it was sent")
             for batch in self.batches[self._answered : number]:
-                batch.answered_s = self.world.now_s
+                batch.answered_s = min(batch.answered_s, self.world.now_s)
             self._answered = max(self._answered, number)
         elif isinstance(message, Refusal) and message.details.get("reason") == "source":
             self._begin_again()
