@@ -58,7 +58,11 @@ class SimLane:
         self._closed = True
 
     def _begin(self) -> None:
-        job_s = self._world.faults.job_s * (0.1 + 2 * self._world.random.random())
+        faults, now_s = self._world.faults, self._world.now_s
+        job_s = faults.job_s * (0.1 + 2 * self._world.random.random())
+        for since_s, until_s, whose in faults.blocked_sinks:
+            if self._name.endswith("-results") and whose == self._node.id and since_s <= now_s:
+                job_s = max(job_s, until_s - now_s)
         self._world.at(job_s, self._node, self._do)
 
     def _do(self) -> None:

@@ -148,11 +148,17 @@ class Operator:
             query.policies.append(policy)
             self._ask(f"{query.name} by {policy}", lambda m: m.set_policy(query.name, policy))
 
-    def _move(self, query: Submission) -> None:
+    def move_to(self, to: str) -> None:
+        """Have groups of every query move to somebody."""
+        for query in self.scenario.queries:
+            self._move(query, to)
+
+    def _move(self, query: Submission, receiver: str = "") -> None:
         random, manager = self.world.random, self.manager
         if manager is None or not query.run:
             return
-        sender, to = random.choice(self.scenario.names), random.choice(self.scenario.names)
+        sender = random.choice(self.scenario.names)
+        to = receiver or random.choice(self.scenario.names)
         owned = [g for g, p in manager.owners(query.name).items() if p == sender]
         groups = owned[: random.randint(1, 4)]
         if groups and sender != to:

@@ -266,7 +266,7 @@ class Scenario:
         self.start_manager()
         for name in self.names:
             self.world.at(random.random() * 0.3, None, self.start_processor, name)
-        Operator(self.world, self)
+        self.operator = Operator(self.world, self)
         width = random.choice((1000, 4000, 6000, 6000))
         keys, hot = random.choice((25, 60)), random.choice((0.0, 0.0, 0.07))
         gap_s = random.choice((0.05, 0.1))
