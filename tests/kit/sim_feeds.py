@@ -126,9 +126,9 @@ class SimFeed:
 
     def receive(self, source: str, message: Any) -> None:
         """An answer, or why there is none."""
-        name, message = message
-        if name != self.source:
-            return  # to a call that was given up
+        call, message = message
+        if call != self._call:
+            return  # it was given up
         if isinstance(message, IngestAck):
             self._heard_s = self.world.now_s
             number = self._before + message.sequence

@@ -196,7 +196,7 @@ class SimProcessor:
                 case OnCall(call, place, batch):
                     if self._feeds.get((source, call), 0) == place:
                         self._feeds[source, call] = place + 1
-                        self._take_batch(source, batch)
+                        self._take_batch(source, call, batch)
                 case Refusal():
                     self._refused(message)
 
@@ -227,11 +227,11 @@ class SimProcessor:
         self.event(lambda: self.worker.control(message, arrived))
         self.world.step_hook(self, step, False)
 
-    def _take_batch(self, source: str, m: IngestBatch) -> None:
+    def _take_batch(self, source: str, call: int, m: IngestBatch) -> None:
         waited = self._waited.setdefault((m.source, m.sequence), [])
 
         def answer(what: IngestAck | DovetailError) -> None:
-            self.world.send(self.address, source, (m.source, what))
+            self.world.send(self.address, source, (call, what))
 
         def routed(rows: int, readers: int) -> None:
             if late := [r for r, taken in waited if r.rows < taken and not r.gone]:
