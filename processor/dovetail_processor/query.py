@@ -238,6 +238,8 @@ class Query:
             self.guard(self._follow_up)
         elif self.stage is not Stage.FAILED:
             self._acknowledge()  # once more for a split that did not hear it
+        else:
+            self._give_memory_back()  # a job that was given up may have ended
 
     def _follow_up(self) -> None:
         if self.deliver is None:

@@ -48,7 +48,8 @@ class QueryInputs:
 
     def _new(self, split: SplitId) -> Split:
         evaluator = below_join(self._plan.inputs[input_of(split)])
-        read: Arc[Stamped] = Arc(1, self._queues)  # a batch each, and what the pool has
+        # A batch each, and what the pool has; the query's own share has room for one that is read.
+        read: Arc[Stamped] = Arc(1, self._queues, self._piece_bytes)
         kept: Arc[Stamped] = Arc(1, self._queues)
         self._evaluates[split] = Evaluate(
             self._plan.name, EVALUATE, of_input(evaluator), read, kept

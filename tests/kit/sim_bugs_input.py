@@ -13,7 +13,6 @@ from dovetail_processor.operators.link_end import LinkEnd
 from dovetail_processor.operators.links import Links
 from dovetail_processor.operators.sources_heard import SourcesHeard
 from dovetail_processor.operators.split import Split
-from dovetail_processor.query import Query
 from dovetail_processor.streams import Streams
 from dovetail_processor.worker import Worker
 from kit.sim_bugs import Bug, around, instead
@@ -59,21 +58,6 @@ def _take_again(self: Any, number: int, size_bytes: int) -> bool:
 def _marker_first(overtake: Any) -> Any:
     """A marker is let past the rows of its own groups."""
     return lambda self, moving: overtake(self, np.zeros_like(moving))
-
-
-def _markers_unsettled(self: Any) -> None:
-    """Markers are seen although results, or groups that arrived, wait."""
-    if self.deliver is None:
-        return
-    self.moves.follow_up(self.now_s)
-    for end in self.ends:
-        end.finished()
-    for marker in self.join.markers():
-        if hasattr(marker, "move"):
-            self.moves.marker(marker, self.now_s)
-    self._acknowledge()
-    if self.task.phase == "closing" and self._finished:
-        self._close()
 
 
 # Streams ------------------------------------------------------------------------------------------
@@ -139,9 +123,6 @@ INPUT_BUGS = {
     ),
     "marker before its rows": Bug(
         "a marker overtakes others' rows only", around(LinkEnd, "overtake", _marker_first), 100
-    ),
-    "markers unsettled": Bug(
-        "a marker waits for what it follows", instead(Query, "_follow_up", _markers_unsettled), 60
     ),
     "answered before taken": Bug(
         "a repeated batch waits with the first", instead(Home, "_repeated", _answered_at_once), 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +20,11 @@ from dovetail_processor.operators.join import Join
 from dovetail_processor.query import Query
 from dovetail_processor.spill.pusher import Pusher
 from dovetail_processor.state_memory import StateMemory
+from dovetail_proto.errors import OutputError
+from dovetail_proto.feeds import ResultBatch
 from dovetail_proto.messages import Pushed
 from dovetail_proto.spill_format import SpillStore
-from kit import sim_disk
+from kit import sim_disk, sim_results
 from kit.sim_bugs import Bug, around, instead
 
 # Groups -------------------------------------------------------------------------------------------
@@ -51,6 +54,28 @@ def _every_row_is_new(begin: Any) -> Any:
         return touched
 
     return without
+
+
+def _chores_first() -> list[Any]:
+    """Defect 4 of step 6: groups come and go while results are still to be read from them."""
+
+    def now(self: Any) -> bool:
+        return self._pieces and self._chores and self.state.idle and not self._relief.waits
+
+    def ready(self: Any) -> bool:
+        return now(self) or original_ready.fget(self)
+
+    def step(self: Any, now_s: float) -> None:
+        if not now(self):
+            original_step(self, now_s)
+            return
+        pieces, self._pieces = self._pieces, deque()
+        original_step(self, now_s)
+        self._pieces = pieces
+
+    original_ready: Any = Join.ready
+    original_step = Join.step
+    return [patch.object(Join, "ready", property(ready)), patch.object(Join, "step", step)]
 
 
 def _dropped_when_sent(sent: Any) -> Any:
@@ -141,6 +166,21 @@ def _rest_by_policy(close: Any) -> Any:
     return made
 
 
+# Results ------------------------------------------------------------------------------------------
+
+
+def _absent_is_empty(read: Any) -> Any:
+    """Defect 5 of step 6: a log that is not there is taken for an empty one."""
+
+    def made(loop: Any, data_dir: Any, wanted: Any, listening: Any) -> Any:
+        try:
+            yield from read(loop, data_dir, wanted, listening)
+        except OutputError:
+            yield ResultBatch(0, 0, b"", True)
+
+    return made
+
+
 # Forced pushes ------------------------------------------------------------------------------------
 
 
@@ -197,7 +237,7 @@ STATE_BUGS = {
     ),
     "groups change under results": Bug(
         "defect 4: results are read before groups change",
-        instead(Join, "idle", property(lambda self: bool(self.state.idle))),
+        _chores_first,
         200,
     ),
     "no room is done": Bug(
@@ -216,6 +256,11 @@ STATE_BUGS = {
         "defect 8: who comes back keeps what it wrote",
         instead(sim_disk, "open_store", _deletes_its_store),
         400,
+    ),
+    "absent log empty": Bug(
+        "defect 5: what cannot be read is an error",
+        around(sim_results, "read_log", _absent_is_empty),
+        40,
     ),
     "file bytes reported": Bug(
         "defect 17: bytes of memory are reported",

@@ -26,6 +26,8 @@ class _Seen:
 
     steps: int = -1
     live: bytes = b""
+    pieces: bool = False  # results were still to be read from the state
+    chores: int = 0
     order: PushPartitions | None = None  # a forced push that was not answered yet
     held: NDArray[np.int64] | None = None  # per group, while there is an order
     detached: list[int] = field(default_factory=list)  # bytes of every push since the order
@@ -60,8 +62,10 @@ class Watch:
             self._scenario.check_live(self._worker, query)
         if seen.order is not None:
             self._follow_order(query, seen)
-        if query.join._in_chore and query.join._pieces:
+        chores, pieces = len(query.join._chores), bool(query.join._pieces)
+        if pieces and (query.join._in_chore or (seen.pieces and chores < seen.chores)):
             raise Violation(f"{query.here}: groups change while results are read from them")
+        seen.pieces, seen.chores = pieces, chores
         steps = query.join.statistics.steps
         if steps != seen.steps and query.join.settled:
             seen.steps = steps

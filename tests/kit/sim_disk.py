@@ -1,22 +1,24 @@
 """Virtual disks and lanes: jobs that end some time later, places that are full or broken.
 
-Spill stores are the real ones, in a folder in memory. A sink keeps its rows; those that were not
-made durable are gone when its process dies.
+Spill stores are the real ones, in a folder in memory, and so are the files of result logs. What a
+sink did not make durable is gone when its process dies.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dovetail_processor.jobs import Outcome, outcome_of
-from dovetail_processor.shell.files import open_store
+from dovetail_processor.shell.files import claim, open_store, segment_file
 from dovetail_processor.sinks import SinkTotals
 from dovetail_processor.sinks.checksum import checksum
 from dovetail_processor.sources.file_source import FileSource
@@ -56,7 +58,11 @@ class SimLane:
         self._closed = True
 
     def _begin(self) -> None:
-        job_s = self._world.faults.job_s * (0.1 + 2 * self._world.random.random())
+        faults, now_s = self._world.faults, self._world.now_s
+        job_s = faults.job_s * (0.1 + 2 * self._world.random.random())
+        for since_s, until_s, whose in faults.blocked_sinks:
+            if self._name.endswith("-results") and whose == self._node.id and since_s <= now_s:
+                job_s = max(job_s, until_s - now_s)
         self._world.at(job_s, self._node, self._do)
 
     def _do(self) -> None:
@@ -79,6 +85,16 @@ class SimDisk:
     def __init__(self, world: World, root: Path) -> None:
         self._world = world
         self.root = root
+
+    def data_dir(self, name: str) -> Path:
+        """Where a processor has its result logs, also when it is started again."""
+        return self.root / f"data-{name}"
+
+    def hand_logs(self, mine: Path, successor: str) -> None:
+        """Somebody else keeps the result logs that are here, under the same names."""
+        if (mine / "results").exists():
+            there = self.data_dir(successor) / "results"
+            shutil.copytree(mine / "results", there, dirs_exist_ok=True)
 
     def storage(self, uri: str) -> LocalStorage:
         """Instead of `open_storage`."""
@@ -118,10 +134,14 @@ class _Storage(LocalStorage):
 
 
 class SimSink:
-    """See Sink. `rows` are those that outlive the process."""
+    """See Sink. `rows` are those that outlive the process; they are in its log, too."""
 
-    def __init__(self, schema: pa.Schema, row_group_bytes: int, disk: SimDisk, owner: str) -> None:
+    def __init__(
+        self, schema: pa.Schema, row_group_bytes: int, log: Path, disk: SimDisk, owner: str
+    ) -> None:
         self.schema = schema
+        self._log = log
+        self._segments = len(list(log.glob("segment-*.parquet")))
         self.rows: list[pa.RecordBatch] = []
         self._fresh: list[pa.RecordBatch] = []
         self._row_group_bytes = row_group_bytes
@@ -151,6 +171,10 @@ class SimSink:
     def roll(self) -> None:
         """See Sink."""
         self._check()
+        if self._fresh:
+            table = pa.Table.from_batches(self._fresh, schema=self.schema)
+            pq.write_table(table, segment_file(self._log, self._segments))
+            self._segments += 1
         self.rows += self._fresh
         self._fresh, self._held_bytes = [], 0
 
@@ -178,9 +202,14 @@ class SimFiles:
     """See Files. Sinks are handed to `opened`, with the run that they are of."""
 
     def __init__(
-        self, disk: SimDisk, here: ProcessorId, opened: Callable[[str, SimSink], None]
+        self,
+        disk: SimDisk,
+        here: ProcessorId,
+        data_dir: Path,
+        opened: Callable[[str, SimSink], None],
     ) -> None:
         self._disk, self._here, self._opened = disk, here, opened
+        self._data_dir = data_dir
 
     def open_stream(self, task: StreamTask) -> FileSource:
         """No stream is read from a file."""
@@ -188,7 +217,9 @@ class SimFiles:
 
     def open_sink(self, task: QueryTask, row_group_bytes: int) -> SimSink:
         """See Files."""
-        sink = SimSink(task.plan.output_schema, row_group_bytes, self._disk, self._here)
+        log = claim(self._data_dir, task.name, task.run) / task.log
+        log.mkdir(exist_ok=True)
+        sink = SimSink(task.plan.output_schema, row_group_bytes, log, self._disk, self._here)
         self._opened(task.run, sink)
         return sink
 

@@ -73,6 +73,14 @@ def _disks(scenario: Scenario, chosen: Chosen) -> None:
     faults.job_s = random.choice((0.002, 0.02, 0.1))
     if chosen("slow disk", 0.2):
         faults.job_s = random.choice((0.5, 2.0))
+    if chosen("blocked sink", 0.25):
+        for _ in range(random.randint(1, 4)):
+            since = random.uniform(1, LOAD_S)
+            until = since + random.choice((1.0, 3.0))
+            whose = random.choice(scenario.names)
+            faults.blocked_sinks.append((since, until, whose))
+            for at_s in (since, since + 0.5):
+                scenario.world.at(at_s, None, scenario.operator.move_to, whose)
     if chosen("full disk", 0.2):
         for _ in range(random.randint(1, 3)):
             since = random.uniform(1, LOAD_S)

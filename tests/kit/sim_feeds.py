@@ -100,7 +100,8 @@ class SimFeed:
             self._send_again(self._answered + 1)
         if self._answered > self._before and random.random() < self.scenario.repeats:
             oldest = max(self._before, self._answered - self._ahead) + 1
-            self._send_again(random.randint(oldest, self._answered))  # the answers were lost
+            self._answered = random.randint(oldest, self._answered) - 1
+            self._send_again(self._answered + 1)  # it did not get the last answers
         if not self.done or self.scenario.repeats:
             self.world.at(self._gap_s * (0.5 + random.random()), self, self._timer)
 
@@ -127,16 +128,16 @@ class SimFeed:
 
     def receive(self, source: str, message: Any) -> None:
         """An answer, or why there is none."""
-        name, message = message
-        if name != self.source:
-            return  # to a call that was given up
+        call, message = message
+        if call != self._call:
+            return  # it was given up
         if isinstance(message, IngestAck):
             self._heard_s = self.world.now_s
             number = self._before + message.sequence
             if number > self._sent:
                 raise Violation(f"{self.address}: batch {number} is answered before it was sent")
             for batch in self.batches[self._answered : number]:
-                batch.answered_s = self.world.now_s
+                batch.answered_s = min(batch.answered_s, self.world.now_s)
             self._answered = max(self._answered, number)
         elif isinstance(message, Refusal) and message.details.get("reason") == "source":
             self._begin_again()

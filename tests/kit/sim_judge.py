@@ -15,6 +15,7 @@ from dovetail_pipeline.cleanup.stores import find_cleanups
 from dovetail_pipeline.cleanup.task import MEMORY_BYTES_MIN
 from dovetail_proto.spill_format import SpillStore
 from kit.sim_queries import SCHEMA, STREAMS, Oracle, bag, together
+from kit.sim_results import lose_a_folder, read_back
 from kit.sim_world import Violation
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def judge(scenario: Scenario, kinds: set[str]) -> Verdict:
 
     ends: Counter[str] = Counter()
     results = pushes = owed = 0
+    lost = lose_a_folder(scenario)
     for query in scenario.queries:
         ends[query.end[0] or "not submitted"] += 1
         if not query.end[0]:
@@ -54,7 +56,8 @@ def judge(scenario: Scenario, kinds: set[str]) -> Verdict:
         _check_acknowledged(scenario, query)
         late, count = _clean_up(query, Path(scenario.disk.root) / f"late-{query.name}")
         pushes, owed = pushes + count, owed + late.num_rows
-        _compare(query, pa.concat_tables([made, late]), answer)
+        read = read_back(scenario, query, lost)
+        _compare(query, pa.concat_tables([made if read is None else read, late]), answer)
     outcomes = Counter(o for m in scenario.managers for o in m.moves.values())
     forced = scenario.forced_bytes()
     world = scenario.world

@@ -14,6 +14,7 @@ from typing import Any
 from dovetail_manager import members, queries, streams
 from dovetail_manager.adaptation import rounds
 from dovetail_manager.adaptation.snapshot import AdaptationSettings, PushState
+from dovetail_manager.admin.status import query_status
 from dovetail_manager.controller import Controller
 from dovetail_manager.effects import AppendHistory, Effect, LogEvent, Send, StepDown
 from dovetail_manager.journal import Write
@@ -21,6 +22,7 @@ from dovetail_manager.membership import MemberState
 from dovetail_manager.moves.steps import MoveSettings
 from dovetail_manager.records import QueryRecord
 from dovetail_manager.state import ControllerSettings, State
+from dovetail_proto.admin import QueryStatus
 from dovetail_proto.assignment import DiskSettings, Phase
 from dovetail_proto.errors import Refusal
 from dovetail_proto.ids import GroupId, ProcessorId, QueryName, StreamName
@@ -205,6 +207,10 @@ class SimManager:
         """Who owns each group."""
         known = self._state.queries[QueryName(name)].placement.map
         return {g: known.processors[o] for g, o in enumerate(known.owners.tolist())}
+
+    def status(self, name: str) -> QueryStatus:
+        """What a client is told of a query."""
+        return query_status(self._state, name)
 
     def members(self) -> dict[str, str]:
         """Who is in, and how."""

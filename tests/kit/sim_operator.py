@@ -143,11 +143,11 @@ class Operator:
         random = self.world.random
         for query in self.scenario.queries:
             for what, chance in (
-                (self._change_policy, 0.3),
+                (self._change_policy, 0.45),
                 (self._move, 0.6),
                 (self._pin, 0.1),
                 (self._pause, 0.25),
-                (self._close, 0.15),
+                (self._close, 0.25),
             ):
                 while random.random() < chance:
                     self.world.at(random.uniform(1.0, LOAD_S), self, what, query)
@@ -160,11 +160,17 @@ class Operator:
             query.policies.append(policy)
             self._ask(f"{query.name} by {policy}", lambda m: m.set_policy(query.name, policy))
 
-    def _move(self, query: Submission) -> None:
+    def move_to(self, to: str) -> None:
+        """Have groups of every query move to somebody."""
+        for query in self.scenario.queries:
+            self._move(query, to)
+
+    def _move(self, query: Submission, receiver: str = "") -> None:
         random, manager = self.world.random, self.manager
         if manager is None or not query.run:
             return
-        sender, to = random.choice(self.scenario.names), random.choice(self.scenario.names)
+        sender = random.choice(self.scenario.names)
+        to = receiver or random.choice(self.scenario.names)
         owned = [g for g, p in manager.owners(query.name).items() if p == sender]
         groups = owned[: random.randint(1, 4)]
         if groups and sender != to:
@@ -186,6 +192,15 @@ class Operator:
             self._set_phase(query, Phase.RUNNING)
 
     def _close(self, query: Submission) -> None:
+        """At once, or after a pause: then batches wait for it."""
+        random = self.world.random
+        if query.run and random.random() < 0.5:
+            self._set_phase(query, Phase.PAUSED)
+            self.world.at(random.uniform(0.1, 1.5), self, self._close_now, query)
+        else:
+            self._close_now(query)
+
+    def _close_now(self, query: Submission) -> None:
         if query.run:
             query.closing_s = min(query.closing_s, self.world.now_s)
 

@@ -83,7 +83,8 @@ class SimProcessor:
         self.ends = False  # it was told to leave, and cannot be refused
         self.memory_bytes = memory_bytes
         self._incarnation = scenario.next_incarnation()
-        self.files = SimFiles(scenario.disk, self.id, scenario.sink_opened)
+        self.data_dir = scenario.disk.data_dir(name)
+        self.files = SimFiles(scenario.disk, self.id, self.data_dir, scenario.sink_opened)
         self._stepping = False  # a step is due at once
         self._looked = False  # nothing has changed since the last look at the worker
         self.worker = Worker(self.id, ProcessMemory(memory_bytes, 1), self, now_s=world.now_s)
@@ -202,7 +203,7 @@ class SimProcessor:
                 case OnCall(call, place, batch):
                     if self._feeds.get((source, call), 0) == place:
                         self._feeds[source, call] = place + 1
-                        self._take_batch(source, batch)
+                        self._take_batch(source, call, batch)
                 case Refusal():
                     self._refused(message)
 
@@ -233,11 +234,11 @@ class SimProcessor:
         self.event(lambda: self.worker.control(message, arrived))
         self.world.step_hook(self, step, False)
 
-    def _take_batch(self, source: str, m: IngestBatch) -> None:
+    def _take_batch(self, source: str, call: int, m: IngestBatch) -> None:
         waited = self._waited.setdefault((m.source, m.sequence), [])
 
         def answer(what: IngestAck | DovetailError) -> None:
-            self.world.send(self.address, source, (m.source, what))
+            self.world.send(self.address, source, (call, what))
 
         def routed(rows: int, readers: int) -> None:
             if late := [r for r, taken in waited if r.rows < taken and not r.gone]:
@@ -310,6 +311,8 @@ class SimProcessor:
     def _hand_over(self, leaving: Leaving) -> None:
         there = any(p.id == leaving.successor for p in self.scenario.alive())
         if self.worker.leaving == leaving and (there or leaving.successor is None):
+            if leaving.successor is not None:
+                self.scenario.disk.hand_logs(self.data_dir, leaving.successor)
             self._handed = leaving
             self.beat()
 

@@ -37,7 +37,7 @@ QUERIES = (
     f"SELECT x.n AS a, y.n AS b, z.n AS c {_NUMBER} JOIN s2 z ON x.k = z.k "
     "WHERE x.w < 7 AND x.w + y.w <> z.w AND y.t <> z.pad",
     f"SELECT x.t AS t, y.t AS u, x.n AS a, y.n AS b {_TEXT} WHERE y.w > 1",
-    f"SELECT x.n AS a, y.n AS b, z.n AS c {_TEXT} JOIN s2 z ON x.t = z.t",
+    f"SELECT z.t AS t, x.n AS a, y.n AS b, z.n AS c {_TEXT} JOIN s2 z ON x.t = z.t",
     f"SELECT x.n AS a, y.n AS b, z.n AS c {_TEXT} JOIN s2 z ON x.t = z.t WHERE x.w + y.w <> z.w",
     f"SELECT x.t AS t, x.n AS a, y.n AS b {_TEXT} AND x.k = y.k",
     "SELECT x.n AS a, y.n AS b, z.n AS c FROM s0 x JOIN s0 y ON x.t = y.t JOIN s1 z ON x.t = z.t "

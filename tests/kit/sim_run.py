@@ -105,7 +105,7 @@ class Scenario:
             force_above_ratio=random.choice((0.05, 0.4)),
         )
         self.repeats = random.choice((0.0, 0.0, 0.1))
-        """How often a source sends again what was answered."""
+        """How often a source does not get its last answers, and sends again."""
         self.replays = random.choice((0.0, 0.0, 0.2))
         """How often a split gets again what it has taken."""
         self.short_streams: list[str] = []
@@ -206,11 +206,11 @@ class Scenario:
         self.sinks.setdefault(run, []).append(sink)
 
     def accepted(self, stream: str, batch: pa.RecordBatch, runs: list[str]) -> None:
-        """A stream has taken a batch in, for these queries; once, unless one died with its home."""
-        failed = {q.run for q in self.queries if q.name in self.store.failed}
+        """A stream has taken a batch in, for these queries; again only if they have failed."""
         for run in set(runs):
             once = (run, stream, batch.column("n")[0].as_py())
-            if once in self._taken_once and run not in failed:
+            failed = run.rpartition("-")[0] in self.store.failed
+            if once in self._taken_once and not failed:
                 self.blame(f"{run} takes the batch from row {once[2]} of {stream} twice")
             self._taken_once.add(once)
             self.taken.setdefault((run, stream), []).append(batch)
@@ -271,7 +271,7 @@ class Scenario:
         self.start_manager()
         for name in self.names:
             self.world.at(random.random() * 0.3, None, self.start_processor, name)
-        Operator(self.world, self)
+        self.operator = Operator(self.world, self)
         width = random.choice((1000, 4000, 6000, 6000))
         keys, hot = random.choice((25, 60)), random.choice((0.0, 0.0, 0.07))
         gap_s = random.choice((0.05, 0.1))
@@ -334,6 +334,7 @@ class Scenario:
         world = self.world
         world.tell("kit", "HEALS")
         world.faults = Faults()
+        self.repeats = 0.0
         self.crash_plan = None
         for processor in self.processors:
             processor.paused_until_s = min(processor.paused_until_s, world.now_s)

@@ -53,6 +53,7 @@ class Faults:
     store_outages: list[tuple[float, float]] = field(default_factory=list)  # from, until
     step_s: float = 0.0004  # a step of a worker takes up to twice this
     job_s: float = 0.02  # what takes long takes up to twice this
+    blocked_sinks: list[tuple[float, float, str]] = field(default_factory=list)  # from, till, whose
     full_disks: list[tuple[float, float, str]] = field(default_factory=list)  # from, until, whose
     bad_disks: list[tuple[float, float, str]] = field(default_factory=list)  # writes fail for good
 

@@ -41,8 +41,11 @@ class QueuePool:
 class Arc(Generic[Item]):
     """Batches in order, each with the time at which it came."""
 
-    def __init__(self, sure_bytes: int, pool: QueuePool | None = None) -> None:
+    def __init__(
+        self, sure_bytes: int, pool: QueuePool | None = None, covered_bytes: int = 0
+    ) -> None:
         self._sure_bytes = sure_bytes
+        self._covered_bytes = max(sure_bytes, covered_bytes)  # not drawn from the pool
         self._pool = pool
         self._items: deque[tuple[Item, float]] = deque()
         self.held_bytes = 0
@@ -88,7 +91,7 @@ class Arc(Generic[Item]):
         self._hold(-self.held_bytes)
 
     def _hold(self, more_bytes: int) -> None:
-        before = max(0, self.held_bytes - self._sure_bytes)
+        before = max(0, self.held_bytes - self._covered_bytes)
         self.held_bytes += more_bytes
         if self._pool is not None:
-            self._pool.used_bytes += max(0, self.held_bytes - self._sure_bytes) - before
+            self._pool.used_bytes += max(0, self.held_bytes - self._covered_bytes) - before

@@ -333,3 +333,21 @@ def test_groups_that_arrive_wait_for_results_that_wait_for_the_sink(tmp_path: Pa
     assert query.load().pushes, "what arrived needed memory"
     assert query.settled
     assert same_bag(one.results(), SQL, a=pa.table(left), b=pa.table(right))
+
+
+def test_a_query_that_fails_keeps_its_pages_until_the_push_that_reads_them_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory that is given back under a job would be read as rubbish, or end the process."""
+    one = HandWorker(PLAN, spill=tmp_path)
+    joined(one)
+    one.say(PushPartitions(QueryName("q"), Epoch(1), 1, 1))
+    one.work()
+    query, lane = one.query, one.lane("spill")
+    given: list[int] = []
+    monkeypatch.setattr(type(query.state.slab), "give_back", lambda slab: given.append(len(given)))
+    assert len(lane.jobs) == 1
+    query.fail(SpillError("somebody died"))
+    assert not given
+    lane.do()
+    assert given

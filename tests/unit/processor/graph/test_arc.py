@@ -118,3 +118,17 @@ def test_what_a_node_costs_and_keeps_is_learned_from_its_steps() -> None:
     assert node.statistics.steps == 2 * MEASURED_EVERY
     assert (node.statistics.seconds_per_row, node.statistics.selectivity) == (0.2, 0.5)
     assert asked == 4
+
+
+def test_what_a_query_has_room_for_itself_is_not_drawn_from_the_pool() -> None:
+    """A batch that is covered takes nothing away from others, and is sure all the same."""
+    pool = QueuePool()
+    arc: Arc[Batch] = Arc(1, pool, 100)
+    assert arc.has_room
+    arc.offer(Batch(60), 0.0)
+    assert (pool.used_bytes, arc.has_room) == (0, False), "one batch is sure, the pool has nothing"
+    pool.limit_bytes = 1
+    arc.offer(Batch(60), 0.0)
+    assert pool.used_bytes == 20
+    arc.take()
+    assert pool.used_bytes == 0
