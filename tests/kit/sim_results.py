@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from dovetail_processor.shell.result_log import read_log
+from dovetail_processor.shell.result_log import Listener, LogRead
 from dovetail_processor.shell.threads import WorkerLoop
 from dovetail_processor.worker import Worker
 from dovetail_proto.arrow_bytes import from_bytes
@@ -31,7 +31,7 @@ ANOTHER_FOLDER = 0.2
 
 
 class _Loop:
-    """What `read_log` needs of the thread that runs a worker."""
+    """What `LogRead` needs of the thread that runs a worker."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
@@ -64,7 +64,7 @@ def read_back(scenario: Scenario, query: Submission, lost: str) -> pa.Table | No
         wanted = ReadResults(QueryName(query.name), name, 0, 0, False, run, log.rows)
         loop = cast(WorkerLoop, _Loop(keeper.worker))
         try:
-            for piece in read_log(loop, keeper.data_dir, wanted, lambda: True):
+            for piece in LogRead(loop, keeper.data_dir, {}, wanted, Listener()).batches():
                 if piece.payload:
                     schema = query.plan.output_schema
                     batches.append(from_bytes(piece.payload, schema, "a result"))
