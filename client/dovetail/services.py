@@ -76,14 +76,16 @@ def run_processor(settings: ProcessorSettings) -> None:
         worker.neighbours = {n: w for n, w in workers.items() if w is not worker}
     _on_signals(list(workers.values()))
     log = structlog.get_logger("processor")
+    started: list[ProcessorServer] = []
     try:
         for name, worker in workers.items():
             worker.start()
+            started.append(worker)
             log.info("listens", processor=name, address=worker.address)
         while sum(w.wait(LOOK_UP_S / len(workers)) for w in workers.values()) < len(workers):
             pass
     finally:
-        for worker in workers.values():
+        for worker in started:
             worker.stop()
 
 

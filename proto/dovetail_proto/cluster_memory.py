@@ -67,7 +67,8 @@ def cluster_shares(
         raise MemoryLimitError(
             f"memory of {limit_bytes:,} bytes is too small for {partitions} partitions of {inputs} "
             f"inputs with {hosted} splits that feed {peers} processors",
-            remedy=f"give at least {smallest:,} bytes, or use fewer partitions or processors",
+            remedy=f"give at least {smallest:,} bytes ({-(-smallest // 10**6)}MB), or use fewer "
+            "partitions or processors",
             smallest_bytes=smallest,
         )
     found = _split(divided(limit_bytes, inputs), hosted, peers)

@@ -18,13 +18,14 @@ from dovetail_processor.join.state import JoinState
 from dovetail_processor.memory_pool import MemoryPool
 from dovetail_processor.operators.join import Join
 from dovetail_processor.query import Query
+from dovetail_processor.shell.result_log import LogRead
 from dovetail_processor.spill.pusher import Pusher
 from dovetail_processor.state_memory import StateMemory
 from dovetail_proto.errors import OutputError
 from dovetail_proto.feeds import ResultBatch
 from dovetail_proto.messages import Pushed
 from dovetail_proto.spill_format import SpillStore
-from kit import sim_disk, sim_results
+from kit import sim_disk
 from kit.sim_bugs import Bug, around, instead
 
 # Groups -------------------------------------------------------------------------------------------
@@ -57,7 +58,7 @@ def _every_row_is_new(begin: Any) -> Any:
 
 
 def _chores_first() -> list[Any]:
-    """Defect 4 of step 6: groups come and go while results are still to be read from them."""
+    """Defect 4: groups come and go while results are still to be read from them."""
 
     def now(self: Any) -> bool:
         return self._pieces and self._chores and self.state.idle and not self._relief.waits
@@ -142,7 +143,7 @@ def _rest_left(self: Any, now_s: float, done: Any) -> None:
 
 
 def _deletes_its_store(here: Any, task: Any) -> Any:
-    """Defect 8 of step 6: who comes back deletes what it spilled before."""
+    """Defect 8: who comes back deletes what it spilled before."""
     place = Path(task.spill) / here
     if place.exists() and SpillStore.open(str(place)).closed:
         shutil.rmtree(place)
@@ -153,7 +154,7 @@ OPEN_STORE = sim_disk.open_store
 
 
 def _rest_by_policy(close: Any) -> Any:
-    """Defect 1 of step 6: the rest is pushed only if the policy of the moment uses the disk."""
+    """Defect 1: the rest is pushed only if the policy of the moment uses the disk."""
 
     def made(self: Any) -> None:
         pusher = self.pusher
@@ -169,12 +170,12 @@ def _rest_by_policy(close: Any) -> Any:
 # Results ------------------------------------------------------------------------------------------
 
 
-def _absent_is_empty(read: Any) -> Any:
-    """Defect 5 of step 6: a log that is not there is taken for an empty one."""
+def _absent_is_empty(batches: Any) -> Any:
+    """Defect 5: a log that is not there is read as one without results."""
 
-    def made(loop: Any, data_dir: Any, wanted: Any, listening: Any) -> Any:
+    def made(self: Any) -> Any:
         try:
-            yield from read(loop, data_dir, wanted, listening)
+            yield from batches(self)
         except OutputError:
             yield ResultBatch(0, 0, b"", True)
 
@@ -185,12 +186,12 @@ def _absent_is_empty(read: Any) -> Any:
 
 
 def _file_bytes(done: Any) -> Any:
-    """Defect 17 of step 6: an ordered push is reported in bytes of its files."""
+    """Defect 17: an ordered push is reported in bytes of its files."""
     return lambda self, taken_bytes: done(self, taken_bytes // 3)
 
 
 def _lost_in_a_batch(ordered: Any) -> Any:
-    """Defect 18 of step 6: an order that comes in the middle of a batch is answered with 0."""
+    """Defect 18: an order that comes in the middle of a batch is answered with 0."""
 
     def made(self: Any, m: Any) -> None:
         if not self._join.idle or self._memory.pushing or not self.participant.may_push():
@@ -259,7 +260,7 @@ STATE_BUGS = {
     ),
     "absent log empty": Bug(
         "defect 5: what cannot be read is an error",
-        around(sim_results, "read_log", _absent_is_empty),
+        around(LogRead, "batches", _absent_is_empty),
         40,
     ),
     "file bytes reported": Bug(

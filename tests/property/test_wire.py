@@ -289,7 +289,7 @@ def forged(**fields: object) -> bytes:
         ({"groups": [1, 1]}, r"ReactivatePartitions\.groups: .* ascending"),
         ({"groups": [PARTITIONS_MAX]}, r"ReactivatePartitions\.groups: .* below"),
         ({"chunk": PARTITIONS_MAX + 1}, r"ReactivatePartitions\.chunk"),
-        ({"owner": "P1"}, r"ReactivatePartitions\.owner: 'P1' is not a name"),
+        ({"owner": "P1"}, r"ReactivatePartitions\.owner: 'P1' is not a processor's name"),
         ({"owner": "../p1"}, r"ReactivatePartitions\.owner"),
         ({"ref": pb.MoveRef()}, r"ref\.query: '' is not a name"),
         ({"ref": pb.MoveRef(query="q", epoch=0)}, r"ref\.epoch: 0"),
