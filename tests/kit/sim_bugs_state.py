@@ -277,7 +277,9 @@ STATE_BUGS = {
         "a repeated order is done once", around(GroupMoves, "_ordered_push", _done_twice), 200
     ),
     "memory not shared": Bug(
-        "state stays within the limit", instead(MemoryPool, "share", lambda self: None), 100
+        "state stays within the limit",
+        instead(MemoryPool, "share", lambda self, anew=False: None),
+        100,
     ),
     "no relief": Bug(
         "who is short of memory pushes or waits",

@@ -152,7 +152,8 @@ class Operator:
                 while random.random() < chance:
                     self.world.at(random.uniform(1.0, LOAD_S), self, what, query)
         if random.random() < 0.4:
-            self.world.at(random.uniform(2.0, LOAD_S), self, self._leave, random.random() < 0.5)
+            at_s = random.uniform(2.0, LOAD_S) * random.choice((0.6, 1.0))
+            self.world.at(at_s, self, self._leave, random.random() < 0.5)
 
     def _change_policy(self, query: Submission) -> None:
         policy = self.world.random.choice(POLICIES)
@@ -210,8 +211,8 @@ class Operator:
         process = next((p for p in self.scenario.alive() if p.id == name), None)
         if process is None or len(self.scenario.alive()) < 2:
             return
-        if self.world.random.random() < 0.5:
-            self.world.at(self.world.random.uniform(2.0, 8.0), self, self._come_back, name)
+        if self.world.random.random() < 0.8:
+            self.world.at(self.world.random.uniform(1.0, 4.0), self, self._come_back, name)
         if ends:
             self.world.tell(process.address, "is told to end")
             process.ends = True
@@ -220,6 +221,10 @@ class Operator:
 
     def _come_back(self, name: str) -> None:
         """A processor that has left is started again, with what it wrote."""
-        if not any(p.id == name for p in self.scenario.alive()) and self.world.now_s < LOAD_S:
+        if self.world.now_s > LOAD_S:
+            return
+        if any(p.id == name for p in self.scenario.alive()):
+            self.world.at(0.5, self, self._come_back, name)  # it is still leaving
+        else:
             self.world.happened.add("came back")
             self.scenario.start_processor(name)
