@@ -103,41 +103,41 @@ def _is_sent(self: Any, split: Any) -> bool:
 
 INPUT_BUGS = {
     "held rows sent": Bug(
-        "rows of a moving group are held", around(Split, "_cut", _cut_through_holds), 40
+        "rows of a moving group are held", around(Split, "_cut", _cut_through_holds), 30
     ),
     "waiting rows not held": Bug(
-        "so are those without credit", instead(Outbox, "withdraw", lambda self, belongs: []), 100
+        "so are those without credit", instead(Outbox, "withdraw", lambda self, belongs: []), 30
     ),
     "released in reverse": Bug(
-        "held rows keep their order", around(Split, "release", _released_in_reverse), 100
+        "held rows keep their order", around(Split, "release", _released_in_reverse), 30
     ),
     "released to nobody": Bug(
-        "held rows are released", instead(Split, "release", lambda self, chosen: []), 40
+        "held rows are released", instead(Split, "release", lambda self, chosen: []), 30
     ),
-    "frames out of order": Bug("a link delivers in order", instead(Inbox, "take", _take_any), 40),
-    "frames twice": Bug("and once", instead(Inbox, "take", _take_again), 40),
+    "frames out of order": Bug("a link delivers in order", instead(Inbox, "take", _take_any), 30),
+    "frames twice": Bug("and once", instead(Inbox, "take", _take_again), 30),
     "nothing resent": Bug(
         "what was lost is sent again",
         instead(Outbox, "resend", lambda self, now_s, undone=False: []),
-        40,
+        30,
     ),
     "marker before its rows": Bug(
-        "a marker overtakes others' rows only", around(LinkEnd, "overtake", _marker_first), 100
+        "a marker overtakes others' rows only", around(LinkEnd, "overtake", _marker_first), 30
     ),
     "answered before taken": Bug(
-        "a repeated batch waits with the first", instead(Home, "_repeated", _answered_at_once), 100
+        "a repeated batch waits with the first", instead(Home, "_repeated", _answered_at_once), 30
     ),
-    "acknowledged and dropped": Bug("defect 2: acknowledged means joined", _defect_2, 100),
+    "acknowledged and dropped": Bug("defect 2: acknowledged means joined", _defect_2, 30),
     "sources forgotten": Bug(
         "a stream's next home knows its sources",
         instead(SourcesHeard, "restore", lambda self, marks, now_s: None),
-        100,
+        30,
     ),
     "left before joined": Bug(
-        "a home leaves when all is joined", instead(Links, "drained", lambda self, split: True), 200
+        "a home leaves when all is joined", instead(Links, "drained", lambda self, split: True), 30
     ),
     "closing takes nothing": Bug(
-        "who closes takes what has come", instead(Home, "end_reader", _ends_where_it_is), 60
+        "who closes takes what has come", instead(Home, "end_reader", _ends_where_it_is), 30
     ),
     "ended at once": Bug(
         "links end behind all rows", instead(Worker, "_end_inputs", _ended_at_once), 60
@@ -153,10 +153,10 @@ INPUT_BUGS = {
         200,
     ),
     "reader goes on": Bug(
-        "who closes takes nothing more", instead(Home, "end_reader", lambda self, split: None), 60
+        "who closes takes nothing more", instead(Home, "end_reader", lambda self, split: None), 30
     ),
     "readers not set": Bug(
-        "who is submitted reads", instead(Streams, "set_readers", lambda self: None), 5
+        "who is submitted reads", instead(Streams, "set_readers", lambda self: None), 30
     ),
 }
 """By name; two or more for each mechanism."""

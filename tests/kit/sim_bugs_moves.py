@@ -176,7 +176,7 @@ def _forced_not_counted(self: Any, processor: Any, size_bytes: int) -> None:
 
 
 MOVE_BUGS = {
-    "skipped marker": Bug("ship only when every split's marker is in", _skip_marker, 60),
+    "skipped marker": Bug("ship only when every split's marker is in", _skip_marker, 30),
     "commit before Received": Bug(
         "commit only what the receiver has", around(Steps, "order_sending", _commit_early), 60
     ),
@@ -201,12 +201,12 @@ MOVE_BUGS = {
         "after the commit the sender drops", around(Sender, "reactivate", _copy_kept), 60
     ),
     "taken back": Bug(
-        "the sender obeys the map", around(Sender, "reactivate", _taken_back_twice), 60
+        "the sender obeys the map", around(Sender, "reactivate", _taken_back_twice), 30
     ),
     "released to old owner": Bug(
         "splits release to the new owner",
         around(Participant, "_reactivate", _released_to_old_owner),
-        60,
+        30,
     ),
     "rollback while committing": Bug(
         "an issued commit goes forward",
@@ -215,7 +215,7 @@ MOVE_BUGS = {
     ),
     "told before written": Bug("final words follow the write", _told_before_written, 400),
     "held for ever": Bug(
-        "step 8 releases", instead(SplitHost, "reactivate", lambda self, move, chunk, owner: []), 60
+        "step 8 releases", instead(SplitHost, "reactivate", lambda self, move, chunk, owner: []), 30
     ),
     "record without commit": Bug(
         "map and record are one write", around(Steps, "commit", _uncommitted_record), 400

@@ -212,21 +212,21 @@ def _done_twice(ordered: Any) -> Any:
 
 STATE_BUGS = {
     "marks not installed": Bug(
-        "marks move with a group", around(group_moves, "install", _installed("marks")), 60
+        "marks move with a group", around(group_moves, "install", _installed("marks")), 30
     ),
     "marks not asked": Bug(
-        "replayed rows are dropped", around(JoinState, "begin", _every_row_is_new), 60
+        "replayed rows are dropped", around(JoinState, "begin", _every_row_is_new), 30
     ),
     "generation not installed": Bug(
         "the generation moves", around(group_moves, "install", _installed("generation")), 100
     ),
     "counts not installed": Bug(
-        "what was produced moves", around(group_moves, "install", _installed("produced")), 100
+        "what was produced moves", around(group_moves, "install", _installed("produced")), 30
     ),
     "unkept though on disk": Bug(
         "a row is kept while a generation of its group is on disk",
         around(JoinState, "advance", _every_group_is_whole),
-        100,
+        30,
     ),
     "unkept not installed": Bug(
         "what was found without being kept moves",
@@ -245,13 +245,13 @@ STATE_BUGS = {
         "rows stay until they are on disk", around(Pusher, "_begin", _no_room_is_done), 200
     ),
     "generation stays": Bug(
-        "a push begins a generation", around(JoinState, "detach", _generation_stays), 60
+        "a push begins a generation", around(JoinState, "detach", _generation_stays), 30
     ),
     "rest not pushed": Bug(
-        "the rest is pushed at the end", instead(Pusher, "push_rest", _rest_left), 60
+        "the rest is pushed at the end", instead(Pusher, "push_rest", _rest_left), 30
     ),
     "policy loses the rest": Bug(
-        "defect 1: whatever the policy is then", around(Query, "_close", _rest_by_policy), 200
+        "defect 1: whatever the policy is then", around(Query, "_close", _rest_by_policy), 30
     ),
     "store deleted": Bug(
         "defect 8: who comes back keeps what it wrote",
@@ -261,12 +261,12 @@ STATE_BUGS = {
     "absent log empty": Bug(
         "defect 5: what cannot be read is an error",
         around(LogRead, "batches", _absent_is_empty),
-        40,
+        30,
     ),
     "file bytes reported": Bug(
         "defect 17: bytes of memory are reported",
         around(GroupMoves, "_order_done", _file_bytes),
-        100,
+        30,
     ),
     "orders lost": Bug(
         "defect 18: an order waits for the batch",
@@ -279,7 +279,7 @@ STATE_BUGS = {
     "memory not shared": Bug(
         "state stays within the limit",
         instead(MemoryPool, "share", lambda self, anew=False: None),
-        100,
+        30,
     ),
     "no relief": Bug(
         "who is short of memory pushes or waits",
