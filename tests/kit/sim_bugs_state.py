@@ -251,7 +251,7 @@ STATE_BUGS = {
         "the rest is pushed at the end", instead(Pusher, "push_rest", _rest_left), 30
     ),
     "policy loses the rest": Bug(
-        "defect 1: whatever the policy is then", around(Query, "_close", _rest_by_policy), 30
+        "defect 1: whatever the policy is then", around(Query, "_close", _rest_by_policy), 100
     ),
     "store deleted": Bug(
         "defect 8: who comes back keeps what it wrote",
@@ -279,7 +279,7 @@ STATE_BUGS = {
     "memory not shared": Bug(
         "state stays within the limit",
         instead(MemoryPool, "share", lambda self, anew=False: None),
-        30,
+        100,
     ),
     "no relief": Bug(
         "who is short of memory pushes or waits",
