@@ -83,6 +83,20 @@ def test_the_workers_of_a_process_leave_together(local: LocalCluster) -> None:
     assert same_bag(query.results().to_arrow(), sql(tables), **tables)
 
 
+def test_a_worker_that_leaves_alone_hands_its_results_to_its_neighbour() -> None:
+    """There is no other process: rows, groups and files of results stay in this one."""
+    with small_cluster(processors=1, threads=2, memory_bytes=128_000_000) as local:
+        tables = dict(zip(("l", "r"), pair(seed=4), strict=True))
+        query = submitted(local, "alone", tables)
+        send(local, tables, 0, 1500)
+        query.wait()
+        local.cluster.leave("p1.1")
+        until(lambda: states(local) == {"p1": {"alive", "left"}}, "p1.1 has left")
+        send(local, tables, 1500, 3000)
+        assert query.close().state == "closed"
+        assert same_bag(query.results().to_arrow(), sql(tables), **tables)
+
+
 def states(local: LocalCluster) -> dict[str, set[str]]:
     """Of the workers of each process."""
     found: dict[str, set[str]] = {}

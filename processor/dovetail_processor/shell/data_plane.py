@@ -294,12 +294,15 @@ class DataPlane:
 
     def keep_results(self, request: bytes, _: grpc.ServicerContext) -> bytes:
         """A piece of a log of a processor that leaves."""
-        piece = wire.decode(LogPiece, request)
+        self.keep_log(wire.decode(LogPiece, request))
+        return b""
+
+    def keep_log(self, piece: LogPiece) -> None:
+        """Keep it; Refusal if it is of another run of the query."""
         query = self._worker.queries.get(piece.query)
         if query is not None and query.task.run != piece.run:
             raise Refusal(Domain.QUERY, f"query {piece.query!r} is not of run {piece.run!r} here")
         self._keeper.take(piece)
-        return b""
 
 
 class ByteRoom:

@@ -30,7 +30,7 @@ import structlog
 
 from dovetail_processor.sinks import CountingSink, LogSink, ParquetSink, Sink, claim_output
 from dovetail_processor.sinks.log import Retention
-from dovetail_processor.sinks.parquet import sync_folder
+from dovetail_processor.sinks.parquet import number_of, sync_folder
 from dovetail_processor.sources import FileSource, open_source
 from dovetail_proto.assignment import DroppedRun, QueryTask, StreamTask
 from dovetail_proto.errors import DovetailError, InputError, OutputError, SpillError
@@ -70,11 +70,6 @@ def logs_folder(data_dir: Path, query: QueryName) -> Path:
 def segment_file(log: Path, number: int) -> Path:
     """A file of a log."""
     return log / f"segment-{number:05d}.parquet"
-
-
-def number_of(segment: Path) -> int:
-    """Of a file of results."""
-    return int(segment.stem.rpartition("-")[2])
 
 
 Logs = weakref.WeakValueDictionary[tuple[str, str], LogSink]

@@ -19,10 +19,9 @@ from dovetail_processor.shell.files import (
     claim,
     is_of_run,
     logs_folder,
-    number_of,
     segment_file,
 )
-from dovetail_processor.sinks.parquet import sync_folder
+from dovetail_processor.sinks.parquet import number_of, sync_folder
 from dovetail_proto.assignment import Leaving
 from dovetail_proto.errors import Domain, OutputError, Refusal
 from dovetail_proto.feeds import LogPiece

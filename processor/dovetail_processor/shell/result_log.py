@@ -24,11 +24,11 @@ from dovetail_processor.shell.files import (
     Logs,
     is_of_run,
     logs_folder,
-    number_of,
     segment_file,
 )
 from dovetail_processor.shell.threads import WorkerLoop
 from dovetail_processor.sinks.log import READ_ROWS, LogSink
+from dovetail_processor.sinks.parquet import number_of
 from dovetail_proto.arrow_bytes import to_bytes
 from dovetail_proto.errors import Domain, InputError, OutputError, Refusal
 from dovetail_proto.feeds import ReadResults, ResultBatch
@@ -159,7 +159,8 @@ class LogRead:
             try:
                 opened = path.open("rb")
             except FileNotFoundError:
-                later = sorted(p for p in self._log.glob("segment-*.parquet") if p.name > path.name)
+                there = sorted(self._log.glob("segment-*.parquet"), key=number_of)
+                later = [p for p in there if number_of(p) > segment]
                 if self._wanted.trimmed and (later or before is not None):
                     raise self._gone(number_of(later[0]) if later else before) from None
                 if before is not None or later:
@@ -185,8 +186,9 @@ class LogRead:
             yield from self._files(writer.finished)
             segment, row = self._at = writer.place(*self._at)
             if self._at >= until:
-                if segment == until[0]:
-                    self._check_row(row, writer.next[1])
+                newest, rows = writer.next  # `until` may have been cut since
+                if segment == newest:
+                    self._check_row(row, rows)
                 return
             if (part := writer.in_memory(segment, row)) is not None:
                 self._rows_read += part.num_rows
@@ -240,7 +242,7 @@ class LogRead:
             )
 
     def _missing(self, what: str, later: Sequence[Path] = ()) -> OutputError:
-        after = f", but {min(later).name} is" if later else ""
+        after = f", but {later[0].name} is" if later else ""
         return OutputError(
             f"processor {self._loop.worker.here!r} does not have log {self._wanted.log!r} of query "
             f"{self._wanted.query!r} whole: {what}{after}",

@@ -38,7 +38,7 @@ from dovetail_processor.shell.threads import ThreadLane, WorkerLoop
 from dovetail_processor.worker import Worker
 from dovetail_proto import certificate_roles
 from dovetail_proto.errors import ConfigError, DovetailError, Refusal
-from dovetail_proto.feeds import LinkAck
+from dovetail_proto.feeds import LinkAck, LogPiece
 from dovetail_proto.ids import ProcessorId, SplitId
 from dovetail_proto.messages import (
     ControlMessage,
@@ -83,7 +83,7 @@ class ProcessorServer:
         )
         self._data_plane = DataPlane(self._loop, settings.data_dir, self.files.logs)
         self._peers = Peers(self.name, settings.security, self.acknowledged)
-        self._log_sender = LogSender(settings.data_dir, self._peers.send_log)
+        self._log_sender = LogSender(settings.data_dir, self._send_log)
         self.neighbours: Mapping[ProcessorId, ProcessorServer] = {}
         """The other workers of this process."""
         self._line: queue.SimpleQueue[bytes | None] | None = None  # None: not attached
@@ -294,6 +294,17 @@ class ProcessorServer:
             )
 
         self._loop.post(handle)
+
+    def _send_log(self, to: ProcessorId, piece: LogPiece) -> None:
+        """Have a piece of a result log kept, also by a neighbour; DovetailError if it is not."""
+        if (near := self.neighbours.get(to)) is None:
+            self._peers.send_log(to, piece)
+        else:
+            near.keep_log(piece)
+
+    def keep_log(self, piece: LogPiece) -> None:
+        """Keep a piece of another worker's result log; DovetailError if it cannot be."""
+        self._data_plane.keep_log(piece)
 
     def _let_go(self) -> None:
         """The cluster goes on without this processor: it has left, or was taken for dead."""

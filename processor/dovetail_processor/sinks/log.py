@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dovetail_processor.sinks.parquet import ParquetSink
+from dovetail_processor.sinks.parquet import ParquetSink, number_of
 from dovetail_processor.sinks.sink import SinkTotals
 from dovetail_proto.errors import OutputError
 
@@ -107,6 +107,7 @@ class LogSink:
         self._shown: list[_Shown] = []  # what is in memory, in order
         self._next = (first, 0)  # the offset of the next row
         self._cut_bytes = 0  # shown of the segment under way
+        self._cut_batches = 0  # likewise
         self._lengths: dict[int, int] = {}  # rows of segments that are cut and not finished
         self._finished = first  # segments before it have their file
         self._ended = False
@@ -122,8 +123,9 @@ class LogSink:
             self._shown.append(_Shown(segment, row, batch))
             self._next = segment, row + batch.num_rows
             self._cut_bytes += batch.nbytes
+            self._cut_batches += 1
             self._changed.notify_all()
-            return self._cut_bytes >= self._segment_bytes or len(self._shown) >= BATCHES_MAX
+            return self._cut_bytes >= self._segment_bytes or self._cut_batches >= BATCHES_MAX
 
     def cut(self) -> None:
         """See Sink."""
@@ -132,7 +134,7 @@ class LogSink:
             if row:
                 self._lengths[segment] = row
                 self._next = segment + 1, 0
-            self._cut_bytes = 0
+            self._cut_bytes = self._cut_batches = 0
 
     # On the lane ----------------------------------------------------------------------------------
 
@@ -158,7 +160,9 @@ class LogSink:
         if self._keep == KEEP_ALL:
             return
         try:
-            there = [(p, p.stat()) for p in sorted(self._folder.glob("segment-*.parquet"))]
+            there = [
+                (p, p.stat()) for p in sorted(self._folder.glob("segment-*.parquet"), key=number_of)
+            ]
             segments = [(path, s.st_mtime, s.st_size) for path, s in there]
             for path in self._keep.beyond(segments, self._clock()):
                 path.unlink()

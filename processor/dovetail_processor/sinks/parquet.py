@@ -54,6 +54,11 @@ SAMPLE_ROWS = 4096
 """Enough to tell text that repeats from text that does not."""
 
 
+def number_of(file: Path) -> int:
+    """Of a file that a sink wrote; beyond 99999 the order of names is not that of numbers."""
+    return int(file.stem.rpartition("-")[2])
+
+
 class ParquetSink:
     """Writes `<prefix>-00000.parquet` … under `directory`, replacing files of the same names.
 

@@ -332,3 +332,29 @@ def test_the_newest_segments_that_are_enough_are_kept(keep: Retention, left: str
     segments = [(Path(name), 10.0 * n, 5) for n, name in enumerate("abcd")]
     gone = {path.name for path in keep.beyond(segments, 40.0)}
     assert {*"abcd"} - gone == {*left}
+
+
+def test_a_follower_reads_on_while_the_segment_that_it_reads_is_cut(tmp_path: Path) -> None:
+    """It was in the middle of it, and the file of the segment is not finished yet."""
+    case = Case(tmp_path)
+    case.find(100)
+    reading = case.read(follow=True)
+    assert next(reading) == ((0, 0), list(range(100)))
+    case.find(50)
+    case.roll()
+    case.find(5)
+    assert next(reading) == ((0, 100), list(range(100, 150)))
+    assert next(reading) == ((1, 0), list(range(150, 155)))
+
+
+def test_segments_are_in_order_of_their_numbers_also_beyond_five_digits(tmp_path: Path) -> None:
+    """The oldest goes, not the one whose name sorts first."""
+    sink = LogSink(tmp_path, SCHEMA, row_group_bytes=80, first=99_998, keep=Retention(size_bytes=1))
+    for n in range(3):
+        batch = pa.record_batch([pa.array([n], pa.int64())], SCHEMA)
+        sink.show(batch)
+        sink.cut()
+        sink.write(batch)
+        sink.roll()
+    assert [p.name for p in tmp_path.iterdir()] == ["segment-100000.parquet"]
+    sink.close()
