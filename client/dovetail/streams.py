@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -67,7 +68,7 @@ class Stream:
         `details["rows_routed"]` then tells how many rows, from the beginning of `data`, are
         certainly taken in; up to eight batches after them may be, small ones merged.
         """
-        feed, self._feed = self._feed or Feed(self.name, self._home, self._channels), None
+        feed, self._feed = self._feed or Feed(self.name, self._find_home(), self._channels), None
         try:
             total = len(data) if rows is None and hasattr(data, "__len__") else rows
             sent = feed.send(batches_of(data, self.schema, self.name), progress, total)
@@ -122,6 +123,23 @@ class Stream:
         feed, self._feed = self._feed, None
         if feed is not None:
             feed.close()
+
+    def __del__(self) -> None:
+        """A program may make a stream for every row: none must leave a connection behind."""
+        if getattr(self, "_feed", None) is not None:
+            with suppress(RuntimeError):  # collected in the connection's own thread, which ends
+                self.stop_sending()
+
+    def _find_home(self) -> Callable[[], str]:
+        """`_home` for a feed, which sends only for us, and must not keep us alive beyond that."""
+        ours = weakref.WeakMethod(self._home)
+
+        def find() -> str:
+            home = ours()
+            assert home is not None
+            return home()
+
+        return find
 
     def _home(self) -> str:
         """Where to send: the manager is asked the first time, and again when a call broke.

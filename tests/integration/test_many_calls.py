@@ -102,3 +102,16 @@ def test_too_many_calls_are_refused_and_stop_nobody(
     until(lambda: taken(lambda: found.append(query.results().to_arrow())))
     assert same_bag(found[0], SQL, l=left, r=right)
     channels.close()
+
+
+def test_streams_that_are_made_for_every_row_leave_no_connections(local: LocalCluster) -> None:
+    """More than a processor takes at once; each is let go with its stream."""
+    left, right = pair(seed=5, rows=FEEDS_MAX + MORE)
+    for name, table in (("l", left), ("r", right)):
+        local.cluster.stream(name, table.schema)
+    query = local.cluster.submit(SQL, name="q")
+    for row in range(left.num_rows):
+        local.cluster.stream("l").send(left.slice(row, 1))
+    local.cluster.stream("r").send(right)
+    assert query.close().state == "closed"
+    assert same_bag(query.results().to_arrow(), SQL, l=left, r=right)
