@@ -40,7 +40,7 @@ READ_ROWS = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How much of a log is kept, by whole segments: what neither bound keeps goes."""
+    """How much of a log is kept, by whole segments: what one of the bounds does not keep goes."""
 
     age_s: float = 0.0  # since a segment was finished; 0: for ever
     size_bytes: int = 0  # of the newest segments; 0: all
