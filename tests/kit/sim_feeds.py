@@ -98,11 +98,12 @@ class SimFeed:
             self._send(self._sent)
         elif self._sent > self._answered and now_s - self._heard_s > PATIENCE_S:
             self._send_again(self._answered + 1)
-        if self._answered > self._before and random.random() < self.scenario.repeats:
+        answered = self._answered > self._before and not self.done
+        if answered and random.random() < self.scenario.repeats:
             oldest = max(self._before, self._answered - self._ahead) + 1
             self._answered = random.randint(oldest, self._answered) - 1
             self._send_again(self._answered + 1)  # it did not get the last answers
-        if not self.done or self.scenario.repeats:
+        if not self.done:
             self.world.at(self._gap_s * (0.5 + random.random()), self, self._timer)
 
     def _send_again(self, first: int) -> None:

@@ -41,6 +41,9 @@ HEARTBEAT_S = 1.0
 HAND_OVER_S = 0.3
 """Between two tries to hand results over, as in the process."""
 
+OVER = -1
+"""Of a call: a batch on it was refused, and nothing follows."""
+
 BEAT_S = 0.0004
 """From the wish for a heartbeat to it."""
 
@@ -92,7 +95,7 @@ class SimProcessor:
         self._snapshot = self.worker.heartbeat()
         self._attached = ""  # the manager that has heard our Join
         self._calls: dict[tuple[ProcessorId, SplitId], str] = {}  # whom frames came from
-        self._feeds: dict[tuple[str, int], int] = {}  # batches that came on sources' calls
+        self._feeds: dict[tuple[str, int], int] = {}  # batches that came on sources' calls, or OVER
         self._waited: dict[tuple[str, int], list[tuple[Reader, int]]] = {}
         """By batch: who has to take it before it is answered, and its rows by then."""
         self._beating = False  # a heartbeat is due at once
@@ -238,6 +241,10 @@ class SimProcessor:
         waited = self._waited.setdefault((m.source, m.sequence), [])
 
         def answer(what: IngestAck | DovetailError) -> None:
+            if self._feeds[source, call] == OVER:
+                return
+            if isinstance(what, DovetailError):
+                self._feeds[source, call] = OVER
             self.world.send(self.address, source, (call, what))
 
         def routed(rows: int, readers: int) -> None:
