@@ -96,6 +96,7 @@ def measure(python: str, case: str, data: Data) -> dict[str, Any]:
     streams = [f"--input={p.stem}={p}" for p in sorted(place.glob("*.parquet"))]
     to = f"--output={results if output else 'none'}"
     command = [python, "-m", "dovetail", "run", str(place / "query.sql"), *streams, to]
+    shutil.rmtree(results, ignore_errors=True)  # of one that was killed
     try:
         found = run_command([*command, "--cleanup=local", f"--memory={limit}", "--json"])
     finally:
