@@ -46,7 +46,7 @@ def run_on_cluster(
         memory_bytes=request.memory_bytes,
         policy=request.adapts_by,
         adaptation=AdaptationSettings(move_interval_s=MOVE_INTERVAL_S),
-        manager="thread",
+        here="manager",
     ) as local:
         cluster = local.cluster
         for name, schema in {i.stream: i.stream_schema for i in plan.inputs}.items():

@@ -109,16 +109,24 @@ def local(
     data_dir: str | Path | None = None,
     policy: str | None = None,
 ) -> Cluster:
-    """A cluster of processes on this machine, from now until it is closed.
+    """A cluster on this machine, from now until it is closed.
+
+    Several processors are processes, beside one of the manager. A single one and its manager are
+    threads of this process, and its memory is this process's.
 
     `memory` is the limit of each processor, shared by its `threads`; without a number, the cores
     are dealt among the processors. Everything is kept below `data_dir`; without one, in a
     temporary folder that goes with the cluster. `policy` is for queries that name none: `disk`
     with one processor, `lazy-disk` with more. For more choices see `LocalCluster`.
     """
+    import structlog
+
     from dovetail.local_cluster import LocalCluster
+    from dovetail.logs import set_up_logs
     from dovetail_proto.cluster_memory import threads_by_default
 
+    if processors == 1 and not structlog.is_configured():
+        set_up_logs("warning", "console")  # they go to this program's standard error
     size = memory if isinstance(memory, int) else parse_bytes(memory, what="memory")
     made = LocalCluster(
         processors,
@@ -126,6 +134,7 @@ def local(
         threads=threads or threads_by_default(size, processors),
         data_dir=None if data_dir is None else Path(data_dir),
         policy=policy,
+        here="all" if processors == 1 else "nothing",
     )
     made.start()
     cluster = made.cluster

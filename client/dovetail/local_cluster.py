@@ -9,7 +9,8 @@ Everything is below one folder, a temporary one if none is given:
 
     manager.db · results and spill · p1/ p2/ … · logs/ · specs/
 
-The processes end with this one, whatever becomes of it, unless they are `detached`.
+The processes end with this one, whatever becomes of it, unless they are `detached`. Manager and
+processors may also be threads of this process: then there is nothing to start and nothing to end.
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ import secrets
 import shutil
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
+
+import structlog
 
 from dovetail.admin_calls import AdminCalls
 from dovetail.processes import ServiceProcess, wait_for
@@ -33,7 +38,7 @@ from dovetail_manager.cleanups import MASTERS_DEFAULT
 from dovetail_manager.moves.steps import MoveSettings
 from dovetail_manager.server import ManagerServer, ManagerSettings, check_free
 from dovetail_processor.shell.processor_settings import ProcessorSettings
-from dovetail_proto.errors import ConfigError
+from dovetail_proto.errors import ConfigError, DovetailError
 from dovetail_proto.ids import ProcessorId, worker_names
 from dovetail_proto.roots import ANYWHERE
 from dovetail_proto.transport import Security, Unreachable
@@ -42,6 +47,11 @@ if TYPE_CHECKING:
     from dovetail.cluster import Cluster
 
 ANY_PORT = "127.0.0.1:0"
+
+PROGRAM_CHECK_S = 0.2
+"""How soon what runs here ends with a program that did not end it."""
+
+log = structlog.get_logger()
 
 
 class LocalCluster:
@@ -68,7 +78,7 @@ class LocalCluster:
         rest: str = ANY_PORT,
         security: Security | None = None,
         read_token: str = "",
-        manager: Literal["process", "thread"] = "process",
+        here: Literal["nothing", "manager", "all"] = "nothing",
         detached: bool = False,
     ) -> None:
         """Nothing is started yet.
@@ -82,11 +92,11 @@ class LocalCluster:
         roots: beside these two, what callers may name lies below them; by default anywhere.
         spark_masters: where clean-ups may run, the default first.
         security: None is a new token and no TLS.
-        manager: a process of its own, or a thread of this one.
+        here: what runs as threads of this process, instead of as a process of its own.
         detached: the processes outlive this one; needs a data_dir.
         """
-        if detached and (data_dir is None or manager == "thread"):
-            raise ConfigError("a detached cluster needs a data_dir and a manager of its own")
+        if detached and (data_dir is None or here != "nothing"):
+            raise ConfigError("a detached cluster needs a data_dir and processes of its own")
         self.names = [f"p{i + 1}" for i in range(processors)]
         self.processes: dict[str, ServiceProcess] = {}  # by name; the manager's is "manager"
         self.security = security or Security(secrets.token_urlsafe(24))
@@ -101,7 +111,7 @@ class LocalCluster:
         spill = spill or str(self.data_dir / "spill")
         self._roots = (*roots, spill, str(self.data_dir))
         self._policy = policy or ("disk" if processors == 1 else "lazy-disk")
-        self._in_thread = manager == "thread"
+        self._here = here
         self._detached = detached
         self._manager_settings = ManagerSettings(
             store=store or f"sqlite:{self.data_dir / 'manager.db'}",
@@ -118,7 +128,9 @@ class LocalCluster:
             sample_s=sample_s,
             dead_after_s=dead_after_s,
         )
-        self._thread: ManagerServer | None = None
+        self._manager: ManagerServer | None = None  # that runs here
+        self._processors: dict[str, _ProcessorHere] = {}
+        self._stopped = threading.Event()
         self._admin: AdminCalls | None = None
         self._cluster: Cluster | None = None
         self._began_ns = 0
@@ -149,14 +161,20 @@ class LocalCluster:
         running, if one cannot; it shows the end of a log.
         """
         self._began_ns = time.time_ns()
+        self._stopped.clear()
+        if self._here != "nothing":
+            threading.Thread(target=self._stop_with_program, name="end").start()
         try:
             for address in (self.address, self._rest):
                 check_free(address)  # else it would be somebody else's manager that answers
             self.data_dir.mkdir(parents=True, exist_ok=True)
             self._admin = AdminCalls(self.url, self.security)
-            for name in self.names:  # first: they start while the manager does
+            if self._here == "all":
+                self._start_manager()
+            for name in self.names:  # processes start while the manager does
                 self._start_processor(name)
-            self._start_manager()
+            if self._here != "all":
+                self._start_manager()
             self.wait_until_joined(self.names)
         except BaseException:
             self.stop()
@@ -164,9 +182,12 @@ class LocalCluster:
 
     def stop(self) -> None:
         """End everything that was started; a temporary folder goes too. Twice is no error."""
+        self._stopped.set()
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
+        while self._processors:
+            self._processors.popitem()[1].end()
         processors = [p for n, p in self.processes.items() if n != MANAGER]
         for process in processors:
             process.terminate()
@@ -218,9 +239,9 @@ class LocalCluster:
         )
 
     def _start_manager(self) -> None:
-        if self._in_thread:
-            self._thread = ManagerServer(self._manager_settings)
-            self._thread.start()
+        if self._here != "nothing":
+            self._manager = ManagerServer(self._manager_settings)
+            self._manager.start()
             return
         process = self._process(MANAGER, manager_spec(self._manager_settings))
         self.processes[MANAGER] = process
@@ -235,9 +256,9 @@ class LocalCluster:
         return True
 
     def _stop_manager(self) -> None:
-        if self._thread is not None:
-            self._thread.stop()
-            self._thread = None
+        if self._manager is not None:
+            self._manager.stop()
+            self._manager = None
         if process := self.processes.get(MANAGER):
             process.terminate()
             process.end()
@@ -257,7 +278,10 @@ class LocalCluster:
             roots=self._roots,
             threads=self._threads,
         )
-        self.processes[name] = self._process(name, processor_spec(settings))
+        if self._here == "all":
+            self._processors[name] = _ProcessorHere(settings)
+        else:
+            self.processes[name] = self._process(name, processor_spec(settings))
 
     def _process(self, name: str, spec: dict[str, object]) -> ServiceProcess:
         secret = {
@@ -265,6 +289,18 @@ class LocalCluster:
             "DOVETAIL_READ_TOKEN": self._manager_settings.read_token if name == MANAGER else "",
         }
         return ServiceProcess(name, spec, self.data_dir, secret, detached=self._detached)
+
+    def _stop_with_program(self) -> None:
+        """Else it would not end: the interpreter waits for the threads of a server's calls.
+
+        Nothing is told of its end before that; but no pool takes work any more.
+        """
+        with ThreadPoolExecutor(1) as pool:
+            while not self._stopped.wait(PROGRAM_CHECK_S):
+                try:
+                    pool.submit(int)
+                except RuntimeError:
+                    self.stop()
 
     def __enter__(self) -> Self:
         self.start()
@@ -277,6 +313,28 @@ class LocalCluster:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+class _ProcessorHere:
+    """A processor on threads of this process. If it fails, the manager finds it silent."""
+
+    def __init__(self, settings: ProcessorSettings) -> None:
+        from dovetail_processor.shell.process import Processor
+
+        self._processor = Processor(settings)
+        self._thread = threading.Thread(target=self._run, name=settings.name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._processor.run()
+        except DovetailError as e:
+            log.error("processor ends", cause=e.message, remedy=e.remedy, code=e.code)
+
+    def end(self) -> None:
+        """Now, without leaving."""
+        self._processor.over()
+        self._thread.join()
 
 
 def _with_port(address: str, kept: list[socket.socket]) -> str:

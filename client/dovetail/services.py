@@ -18,7 +18,6 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -30,7 +29,6 @@ from dovetail_proto.transport import Security
 if TYPE_CHECKING:
     from dovetail_manager.server import ManagerSettings
     from dovetail_processor.shell.processor_settings import ProcessorSettings
-    from dovetail_processor.shell.server import ProcessorServer
 
 TOKEN_VARIABLES = ("DOVETAIL_TOKEN", "DOVETAIL_READ_TOKEN")
 """Specs are files; secrets go by the environment."""
@@ -40,9 +38,6 @@ END_NOW = signal.SIGQUIT
 
 END_GRACE_S = 10.0
 """What a process gets to end by itself once its parent is gone."""
-
-LOOK_UP_S = 0.5
-"""How soon a process sees that its workers are over."""
 
 PARENT_CHECK_S = 1.0
 """How often: a port is free again a second after the parent has gone."""
@@ -67,40 +62,13 @@ def run_processor(settings: ProcessorSettings) -> None:
 
     Its workers leave together. One that cannot go on ends the process: raises why.
     """
-    import structlog
+    from dovetail_processor.shell.process import Processor
 
-    from dovetail_processor.shell.server import ProcessorServer
-
-    workers = {w.name: w for w in map(ProcessorServer, settings.of_workers())}
-    for worker in workers.values():
-        worker.neighbours = {n: w for n, w in workers.items() if w is not worker}
-    _on_signals(list(workers.values()))
-    log = structlog.get_logger("processor")
-    started: list[ProcessorServer] = []
-    try:
-        for name, worker in workers.items():
-            worker.start()
-            started.append(worker)
-            log.info("listens", processor=name, address=worker.address)
-        while sum(w.wait(LOOK_UP_S / len(workers)) for w in workers.values()) < len(workers):
-            pass
-    finally:
-        for worker in started:
-            worker.stop()
-
-
-def _on_signals(workers: Sequence[ProcessorServer]) -> None:
-    def leave(*_: object) -> None:
-        for worker in workers:
-            worker.leave()
-
-    def end(*_: object) -> None:
-        for worker in workers:
-            worker.over()
-
+    processor = Processor(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, leave)
-    signal.signal(END_NOW, end)
+        signal.signal(number, lambda *_: processor.leave())
+    signal.signal(END_NOW, lambda *_: processor.over())
+    processor.run()
 
 
 def end_process(code: int = 0) -> NoReturn:

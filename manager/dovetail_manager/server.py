@@ -18,7 +18,6 @@ from importlib.metadata import version
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-import grpc
 import structlog
 from grpc_health.v1 import health
 
@@ -35,7 +34,7 @@ from dovetail_manager.store import Store, open_store
 from dovetail_proto import certificate_roles
 from dovetail_proto.errors import ConfigError, DovetailError
 from dovetail_proto.roots import Roots
-from dovetail_proto.transport import Security, start_server
+from dovetail_proto.transport import RunningServer, Security, start_server
 from dovetail_proto.wire.methods import ADMIN, CONTROL
 
 if TYPE_CHECKING:
@@ -92,15 +91,15 @@ class ManagerServer:
         self.admin: AdminService  # from `start` on
         self._store: Store
         self._loop: ControllerLoop
-        self._server: grpc.Server | None = None
+        self._server: RunningServer | None = None
         self._health: health.HealthServicer
         self._rest: RestServer | None = None
-        self._port = 0
 
     @property
     def address(self) -> str:
-        """Where processors and clients reach it over gRPC."""
-        return f"{_host(self.settings.listen)}:{self._port}"
+        """Where processors and clients reach it over gRPC; port 0 before it listens."""
+        port = self._server.port if self._server is not None else 0
+        return f"{_host(self.settings.listen)}:{port}"
 
     @property
     def rest_address(self) -> str | None:
@@ -142,7 +141,7 @@ class ManagerServer:
             self._health, health_calls = health_handlers()
             self._loop.on_end = self._on_end
             self.admin.cleanups.resume()
-            self._server, self._port = start_server(
+            self._server = start_server(
                 s.listen,
                 s.security,
                 {
@@ -178,7 +177,7 @@ class ManagerServer:
         self.admin.cleanups.stop()
         self._loop.stop()
         if self._server is not None:
-            self._server.stop(STOP_GRACE_S).wait()
+            self._server.stop(STOP_GRACE_S)
         self._store.close()
 
     def _on_end(self) -> None:

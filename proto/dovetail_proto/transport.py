@@ -150,6 +150,20 @@ def _common_name(context: grpc.ServicerContext) -> str:
     return next((n.decode("utf-8", "replace") for n in shown.get("x509_common_name", ())), "")
 
 
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """A server that answers, and what ends it."""
+
+    port: int
+    _server: grpc.Server
+    _calls: ThreadPoolExecutor
+
+    def stop(self, grace_s: float) -> None:
+        """End, with its threads; calls under way get `grace_s`."""
+        self._server.stop(grace_s).wait()
+        self._calls.shutdown(wait=False)
+
+
 def start_server(
     address: str,
     security: Security,
@@ -159,14 +173,15 @@ def start_server(
     peers: PeerCheck | None = None,
     threads: int = 64,
     others: Iterable[grpc.GenericRpcHandler] = (),
-) -> tuple[grpc.Server, int]:
-    """A running server of `services` (name → method → handler) and the port it got.
+) -> RunningServer:
+    """A running server of `services` (name → method → handler).
 
     ConfigError if the address cannot be had. A streaming call occupies one of `threads`. `peers`
     counts where certificates are all that callers show (`Security.by_certificate`).
     """
+    calls = ThreadPoolExecutor(threads, thread_name_prefix="grpc")
     server = grpc.server(
-        ThreadPoolExecutor(threads, thread_name_prefix="grpc"),
+        calls,
         interceptors=[
             _Gate(check or one_token(security.token), peers if security.by_certificate else None)
         ],
@@ -189,7 +204,7 @@ def start_server(
             f"address {address!r} cannot be listened on: {e}", remedy="choose another port"
         ) from e
     server.start()
-    return server, port
+    return RunningServer(port, server, calls)
 
 
 def abort(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import grpc
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -88,6 +91,53 @@ def test_a_cluster_whose_address_is_taken_starts_nothing(face: str, tmp_path: Pa
     assert not (tmp_path / "logs").exists()
 
 
+FORGETS = """
+import sys, dovetail, pyarrow as pa
+cluster = dovetail.local(processors=1, data_dir=sys.argv[1] or None)
+for name in "lr":
+    cluster.stream(name, pa.schema([("k", pa.int64())]))
+query = cluster.submit("SELECT l.k FROM l JOIN r ON l.k = r.k", name="q")
+for name in "lr":
+    cluster.stream(name).send(pa.table({"k": [1, 2, 2]}))
+query.wait()
+print(sorted(query.results().to_arrow()["k"].to_pylist()))
+"""
+
+
+def test_a_single_processor_is_threads_of_the_program_and_ends_with_it(tmp_path: Path) -> None:
+    """Also of one that forgets to close it; nothing is printed, and nothing is left."""
+    ended = subprocess.run(
+        [sys.executable, "-c", FORGETS, ""],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "[1, 2, 2, 2, 2]\n", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_single_processor_spills_and_is_cleaned_up_in_this_process(tmp_path: Path) -> None:
+    """No child is started; its threads are members, and are gone in the end."""
+    left, right = pair(seed=3, rows=200_000, keys=60_000)
+    me, threads = psutil.Process(), threading.active_count()
+    with dovetail.local(processors=1, memory="8MB", threads=1, data_dir=tmp_path) as cluster:
+        assert me.children(recursive=True) == []
+        streams = [cluster.stream("l", left.schema), cluster.stream("r", right.schema)]
+        query = cluster.submit(PAIR_SQL.format(left="l", right="r"), name="q", partitions=40)
+        for start in range(0, left.num_rows, 20_000):
+            streams[0].send(left.slice(start, 20_000))
+            streams[1].send(right.slice(start, 20_000))
+        assert query.close(WAIT_S).pushes > 0
+        query.cleanup(tmp_path / "owed", master="local")
+        run = query.results().to_arrow()
+    owed = pq.read_table(tmp_path / "owed" / "phase=cleanup")
+    whole = pa.concat_tables([run, owed.select(run.column_names)])
+    assert same_bag(whole, PAIR_SQL.format(left="a", right="b"), a=left, b=right)
+    until(lambda: threading.active_count() <= threads, "its threads are gone")
+
+
 def test_nobody_gets_the_ports_of_a_cluster_before_or_between_its_managers() -> None:
     """They are chosen before anything listens there, and a manager that comes back needs them."""
     local = small_cluster(processors=1)
@@ -111,7 +161,7 @@ def test_nobody_gets_the_ports_of_a_cluster_before_or_between_its_managers() -> 
 
 def test_a_temporary_folder_goes_and_a_named_one_stays(tmp_path: Path) -> None:
     """The manager may be a thread of this process, too. Calls after the end are refused."""
-    with small_cluster(processors=1, manager="thread") as local:
+    with small_cluster(processors=1, here="manager") as local:
         folder = local.data_dir
         assert folder.is_dir()
         cluster = local.cluster

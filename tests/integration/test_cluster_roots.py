@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def local(folder: Path) -> Iterator[LocalCluster]:
     """Two processors, with one root beside their data, and a place for spill with credentials."""
     roots = [str(folder / "inside"), "s3://lake?secret_key=hush"]
-    with small_cluster(roots=roots, read_token=READ_TOKEN, manager="thread") as started:
+    with small_cluster(roots=roots, read_token=READ_TOKEN, here="manager") as started:
         yield started
 
 

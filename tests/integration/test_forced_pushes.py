@@ -187,7 +187,7 @@ def test_what_will_come_is_estimated_from_files_and_announced_rows(tmp_path: Pat
     left, right = uneven(seed=2)
     pq.write_table(right, tmp_path / "right.parquet")
     sql = PAIR_SQL.format(left="l", right="r")
-    with small_cluster(adaptation=SETTINGS, sample_s=0.2, manager="thread") as local:
+    with small_cluster(adaptation=SETTINGS, sample_s=0.2, here="manager") as local:
         cluster = local.cluster
         cluster.create_stream("r", path=tmp_path / "right.parquet")
         fed = cluster.stream("l", left.schema)

@@ -44,7 +44,7 @@ def test_a_query_has_its_own_settings_and_else_the_managers(
     monkeypatch.setenv("DOVETAIL_PUSH_FRACTION", "90%")
     monkeypatch.setenv("DOVETAIL_SPILL_ABOVE_RATIO", "95%")
     settings = AdaptationSettings(**MANAGERS)
-    with small_cluster(processors=1, manager="thread", adaptation=settings) as local:
+    with small_cluster(processors=1, here="manager", adaptation=settings) as local:
         cluster = local.cluster
         cluster.stream("s", pa.schema([("k", pa.int64())]))
         monkeypatch.setenv("DOVETAIL_URL", local.url)

@@ -44,7 +44,7 @@ class DataPlaneStandIn:
         self.reading_ended = threading.Event()
         self.over = False  # there will be no more results
         self._marks: dict[tuple[str, str], int] = {}
-        self._server, port = start_server(
+        self._server = start_server(
             "127.0.0.1:0",
             security,
             {
@@ -55,7 +55,7 @@ class DataPlaneStandIn:
                 }
             },
         )
-        self.address = f"127.0.0.1:{port}"
+        self.address = f"127.0.0.1:{self._server.port}"
 
     def reset(self) -> None:
         """As new."""
@@ -69,7 +69,7 @@ class DataPlaneStandIn:
 
     def stop(self) -> None:
         """End every call."""
-        self._server.stop(0).wait(10)
+        self._server.stop(0)
 
     def _ingest(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         for data in requests:

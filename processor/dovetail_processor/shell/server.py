@@ -60,6 +60,9 @@ from dovetail_proto.wire.methods import ATTACH, DATA_PLANE, LINK_CALLS
 
 RETRY_S = 0.3
 
+STOP_GRACE_S = 0.2
+"""What calls under way get when the worker ends."""
+
 UNHEARD_S_MAX = 30.0
 """How long a processor that is to end waits for a manager that cannot be reached: to start one
 again takes seconds."""
@@ -110,11 +113,11 @@ class ProcessorServer:
                 remedy="name a folder that can be written",
             ) from e
         services = {DATA_PLANE: self._data_plane.handlers()}
-        self._server, port = start_server(
+        self._server = start_server(
             s.listen, s.security, services, peers=_peer_refusal, threads=CALLS_MAX
         )
         host = s.advertise or s.listen.rpartition(":")[0]
-        self.address = f"{host}:{port}"
+        self.address = f"{host}:{self._server.port}"
         self._loop.start()
         for target in (self._attach, self._beat):
             threading.Thread(target=target, name=target.__name__, daemon=True).start()
@@ -153,7 +156,7 @@ class ProcessorServer:
             self._line.put(None)
         self._loop.stop()
         self._peers.close()
-        self._server.stop(grace=0.2)
+        self._server.stop(STOP_GRACE_S)
 
     # What the worker needs ------------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ def test_the_gate_of_grpc_tells_a_stranger_from_a_reader() -> None:
         verb: grpc.unary_unary_rpc_method_handler(lambda data, _: data)
         for verb in ("Move", "GetCluster")
     }
-    server, port = start_server(
+    server = start_server(
         "127.0.0.1:0", Security(), {"dovetail.v1.Admin": verbs}, check=TOKENS.check
     )
     try:
@@ -70,7 +70,7 @@ def test_the_gate_of_grpc_tells_a_stranger_from_a_reader() -> None:
             ("wrong", "GetCluster", grpc.StatusCode.UNAUTHENTICATED, Unauthenticated),
         ):
             security = Security(token=token)
-            with open_channel(f"127.0.0.1:{port}", security) as channel:
+            with open_channel(f"127.0.0.1:{server.port}", security) as channel:
                 call = channel.unary_unary(f"/dovetail.v1.Admin/{verb}")
                 try:
                     assert call(b"x", metadata=call_metadata(security)) == b"x"
@@ -79,7 +79,7 @@ def test_the_gate_of_grpc_tells_a_stranger_from_a_reader() -> None:
                     found = (e.code(), type(raised(e)))
             assert found == (status, kind)
     finally:
-        server.stop(0).wait(10)
+        server.stop(0)
 
 
 def test_health_needs_no_token() -> None:
