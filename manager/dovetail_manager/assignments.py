@@ -17,7 +17,15 @@ from dovetail_manager.adaptation.policies import policy
 from dovetail_manager.membership import MemberState
 from dovetail_manager.records import End, QueryRecord
 from dovetail_manager.refusals import wrong_state
-from dovetail_proto.assignment import Assignment, DroppedRun, Leaving, Phase, QueryTask, StreamTask
+from dovetail_proto.assignment import (
+    Assignment,
+    DroppedRun,
+    Leaving,
+    Peer,
+    Phase,
+    QueryTask,
+    StreamTask,
+)
 from dovetail_proto.errors import Domain
 from dovetail_proto.ids import Epoch, ProcessorId, QueryName
 from dovetail_proto.messages import Assign
@@ -100,7 +108,7 @@ def assignment_of(state: State, processor: ProcessorId) -> Assignment:
     return Assignment(
         state.epoch,
         state.assignments.version,
-        {m.processor: m.address for m in members if m.address},
+        {m.processor: Peer(m.address, m.incarnation) for m in members if m.address},
         tuple(
             StreamTask(
                 s.name,

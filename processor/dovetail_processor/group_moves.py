@@ -299,10 +299,14 @@ class GroupMoves:
     # Forced pushes --------------------------------------------------------------------------------
 
     def _ordered_push(self, m: PushPartitions) -> None:
-        """A forced push (active-disk), as soon as it can be; a repeated order is done once."""
-        if self._ordered is not None and (m.epoch, m.order) == self._ordered[:2]:
+        """A forced push (active-disk), as soon as it can be; a repeated order is done once.
+
+        One from before the last that was done is late, and answered.
+        """
+        last = (0, 0) if self._ordered is None else self._ordered[:2]
+        if self._ordered is not None and (m.epoch, m.order) == last:
             self._shell.tell_manager(Pushed(m.query, m.epoch, m.order, self._ordered[2]))
-        elif self._order is None:
+        elif self._order is None and (m.epoch, m.order) > last:
             self._order = m
 
     def follow_up(self, now_s: float) -> None:

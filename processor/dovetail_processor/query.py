@@ -12,7 +12,7 @@ Read `operators` in the order of the drawing, then `group_moves`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -414,15 +414,13 @@ class Query:
             else:
                 self._shell.send_ack(host, LinkAck(self.task.name, split, *news))
 
-    def tick(self, peers: Mapping[ProcessorId, str], leaving: bool) -> None:
+    def tick(self, leaving: bool) -> None:
         """Now and then: send again what was not acknowledged, write what found no room."""
         self.leaving = leaving
         if self.pusher is not None:
             self.pusher.tick(self.now_s)
         if self.stage is not Stage.RUNNING:
             return
-        for gone in self.links.peers - set(peers):
-            self.links.forget(gone)
         self.inputs.rank()
         self.links.resend(self.now_s)
         if self.deliver is not None:

@@ -32,6 +32,7 @@ from dovetail_processor.streams import Streams
 from dovetail_proto.assignment import (
     Assignment,
     Leaving,
+    Peer,
     Phase,
     QueryTask,
     assignment_from_json,
@@ -97,7 +98,7 @@ class Worker:
         self.assigned = (Epoch(0), 0)  # of the newest assignment
         self._carried_out = self.assigned  # the same, once the files of its queries are open
         self.leaving: Leaving | None = None  # its groups are being moved away
-        self.peers: Mapping[ProcessorId, str] = {}
+        self.peers: Mapping[ProcessorId, Peer] = {}
         self.queries: dict[QueryName, Query] = {}
         self.queues = QueuePool()
         self.pool = MemoryPool(here, memory, self.queries, self.queues)
@@ -165,7 +166,7 @@ class Worker:
     def _tick(self) -> None:
         self._next_tick_s = float("inf")
         for query in list(self.queries.values()):
-            query.tick(self.peers, self.leaving is not None)
+            query.tick(self.leaving is not None)
             self._end_inputs(query)
         for home in self.streams.homes.values():
             home.settle()
@@ -291,7 +292,7 @@ class Worker:
         """Carry out all that is wanted, unless it is older than what is carried out."""
         if (a.epoch, a.version) <= self.assigned:
             return
-        self.peers = a.peers
+        self._set_peers(a.peers)
         wanted = {q.name: q for q in a.queries}
         for name in set(self.queries) - set(wanted):
             self._drop(name, "it was dropped")
@@ -305,6 +306,14 @@ class Worker:
             self._end_inputs(query)
         self.leaving = a.leaving
         self.assigned = (a.epoch, a.version)
+
+    def _set_peers(self, peers: Mapping[ProcessorId, Peer]) -> None:
+        """Links to whoever has gone, or was started again, end: a new process counts from 1."""
+        gone = [p for p, peer in self.peers.items() if peers.get(p) != peer]
+        for query in self.queries.values():
+            for processor in gone:
+                query.links.forget(processor)
+        self.peers = peers
 
     def _drop(self, name: QueryName, cause: str) -> None:
         query = self.queries.pop(name)

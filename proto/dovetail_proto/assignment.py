@@ -17,7 +17,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -107,13 +107,20 @@ class DroppedRun:
     spill: str | None  # where its spill stores are; None: it has none
 
 
+class Peer(NamedTuple):
+    """A member, as others see it."""
+
+    address: str = ""  # of its data plane
+    incarnation: int = 0  # another one knows nothing of what the former was sent
+
+
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """Everything, for one processor."""
 
     epoch: Epoch
     version: int
-    peers: Mapping[ProcessorId, str]  # addresses of all members' data planes, this one's too
+    peers: Mapping[ProcessorId, Peer]  # all members, this one too
     streams: tuple[StreamTask, ...]
     queries: tuple[QueryTask, ...]
     leaving: Leaving | None = None
@@ -176,7 +183,7 @@ def assignment_from_json(text: str) -> Assignment:
         return Assignment(
             Epoch(int(raw["epoch"])),
             int(raw["version"]),
-            {ProcessorId(p): str(a) for p, a in raw["peers"].items()},
+            {ProcessorId(p): Peer(str(a), int(n)) for p, (a, n) in raw["peers"].items()},
             tuple(
                 StreamTask(
                     StreamName(s["name"]),

@@ -28,7 +28,7 @@ from dovetail_proto.messages import Assign, Heard, Leave, Stage, StopQuery, Stre
 from dovetail_proto.transport import Security, call_metadata, open_channel, raised
 from dovetail_proto.wire import admin as wire
 from dovetail_proto.wire import control
-from kit.scripted_processor import PATIENCE_S, ScriptedProcessor, load
+from kit.scripted_processor import HOST, PATIENCE_S, ScriptedProcessor, load
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.float64())]).serialize().to_pybytes()
 SQL = "SELECT t.k, t.v AS tv, q.v AS qv FROM trades t JOIN quotes q ON t.k = q.k"
@@ -103,14 +103,14 @@ def test_a_submitted_query_reaches_every_processor(manager: ManagerServer, attac
     for processor, streams in ((p1, ["trades"]), (p2, ["quotes"])):
         seen = processor.assignment(lambda x: bool(x.queries))
         [task] = seen.queries
-        assert seen.peers == {"p1": "127.0.0.1:9", "p2": "127.0.0.1:9"}
+        assert {p: x.address for p, x in seen.peers.items()} == dict.fromkeys(("p1", "p2"), HOST)
         assert [s.name for s in seen.streams] == streams
         assert task.split_hosts == {"p1": ("prices/0",), "p2": ("prices/1",)}
         assert [len(task.map.groups_of(ProcessorId(p))) for p in ("p1", "p2")] == [2, 2]
         assert (task.plan.sql, task.phase, task.disk.allowed) == (SQL, Phase.RUNNING, True)
         assert (task.spill, task.results, task.counting) == ("/spill", "/results", False)
     homes = {s.name: (s.home, s.address) for s in manager.admin.list_streams().streams}
-    assert homes == {"trades": ("p1", "127.0.0.1:9"), "quotes": ("p2", "127.0.0.1:9")}
+    assert homes == {"trades": ("p1", HOST), "quotes": ("p2", HOST)}
 
 
 def test_an_assignment_is_sent_again_until_a_heartbeat_names_it(

@@ -27,6 +27,7 @@ from dovetail_proto.assignment import (
     Assignment,
     DiskSettings,
     DroppedRun,
+    Peer,
     Phase,
     QueryTask,
     StreamTask,
@@ -245,7 +246,7 @@ class HandWorker:
         self.wanted = Assignment(
             Epoch(1),
             0,
-            {ProcessorId(p): "" for p in {HERE, *owners}},
+            {ProcessorId(p): Peer() for p in {HERE, *owners}},
             tuple(
                 StreamTask(StreamName(s), schema, False, path=(paths or {}).get(s))
                 for s, schema in streams.items()

@@ -21,6 +21,7 @@ from dovetail_proto.assignment import (
     Assignment,
     DiskSettings,
     Leaving,
+    Peer,
     Phase,
     QueryTask,
     StreamTask,
@@ -148,7 +149,7 @@ class LocalWorkers:
             document = Assignment(
                 Epoch(1),
                 self._version,
-                dict.fromkeys(self.names, "here:1"),
+                dict.fromkeys(self.names, Peer("here:1")),
                 tuple(
                     StreamTask(
                         StreamName(s),

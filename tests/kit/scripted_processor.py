@@ -31,6 +31,8 @@ PATIENCE_S = 120.0
 
 BEAT_S = 0.05
 
+HOST = "127.0.0.1:9"  # where it says that it answers
+
 T = TypeVar("T")
 
 
@@ -63,7 +65,7 @@ class ScriptedProcessor:
         call = self._channel.stream_stream("/dovetail.v1.Control/Attach")
         self._call = call(self._requests(), metadata=call_metadata(security))
         version_ = running if running is not None else version("dovetail")
-        self.say(Join(self.name, incarnation, version_, 1 << 20, "127.0.0.1:9"))
+        self.say(Join(self.name, incarnation, version_, 1 << 20, HOST))
         self._threads = [
             threading.Thread(target=self._listen, daemon=True),
             threading.Thread(target=self._beat, daemon=True),

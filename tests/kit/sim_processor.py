@@ -163,9 +163,9 @@ class SimProcessor:
         self.world.at(self.world.random.random() * 0.1, self, self.event, ended)
 
     def _send_to(self, to: ProcessorId, message: object) -> None:
-        address = self.worker.peers.get(to)
-        if address is not None:
-            self.world.send(self.address, address, message)
+        peer = self.worker.peers.get(to)
+        if peer is not None:
+            self.world.send(self.address, peer.address, message)
 
     def beat(self) -> None:
         """See Shell."""

@@ -119,11 +119,6 @@ class Links:
         """Whether something waits, or was sent and is not known to be joined."""
         return any(link.unanswered for link in self._links.values())
 
-    @property
-    def peers(self) -> set[ProcessorId]:
-        """To whom there are links."""
-        return {to for _, to in self._links}
-
     # Rows -----------------------------------------------------------------------------------------
 
     def offer(self, split: SplitId, owner: int, rows: Keyed) -> None:
@@ -178,7 +173,7 @@ class Links:
         return ""
 
     def forget(self, gone: ProcessorId) -> None:
-        """Close the links to a processor that has left or died without a group."""
+        """Close the links to a processor that has left, died without a group or begun anew."""
         for split in self.splits:
             self._links.pop((split, gone), None)
 

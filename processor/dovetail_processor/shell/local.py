@@ -31,6 +31,7 @@ from dovetail_proto.assignment import (
     Assignment,
     DiskSettings,
     DroppedRun,
+    Peer,
     Phase,
     QueryTask,
     StreamTask,
@@ -343,7 +344,7 @@ def _assignments(run: LocalRun, names: Sequence[ProcessorId]) -> dict[ProcessorI
         here: Assignment(
             Epoch(1),
             1,
-            dict.fromkeys(names, ""),
+            dict.fromkeys(names, Peer()),
             tuple(
                 StreamTask(StreamName(s), schema, False, path=s, waits=s in run.in_turn[1:])
                 for s, schema in streams.items()

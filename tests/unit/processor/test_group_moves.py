@@ -12,7 +12,7 @@ from dovetail_manager.planner import plan_query
 from dovetail_processor.join.state import FUEL_ROWS
 from dovetail_processor.join.transfer import Arrived, decode
 from dovetail_processor.operators.links import Item
-from dovetail_proto.assignment import Phase
+from dovetail_proto.assignment import Peer, Phase
 from dovetail_proto.ids import Epoch, GroupId, MapVersion, MoveId, ProcessorId, QueryName
 from dovetail_proto.messages import (
     ComputePartitionsToMove,
@@ -58,7 +58,7 @@ def rows(first: int = 0, count: int = ROWS) -> pa.RecordBatch:
 def running(owners: tuple[str, ...] = (HERE,)) -> HandWorker:
     """A query that runs, with rows of stream a."""
     one = HandWorker(PLAN, owners=owners)
-    one.set(peers={HERE: "", P2: ""})
+    one.set(peers={HERE: Peer(), P2: Peer()})
     one.settle()
     one.send("a", rows())
     one.settle()
@@ -192,7 +192,7 @@ def test_a_query_does_not_close_while_a_job_reads_its_groups() -> None:
     one = running()
     drain(one, 1)
     end(one, 1, HERE)
-    one.set(peers={HERE: ""})
+    one.set(peers={HERE: Peer()})
     one.assign(phase=Phase.CLOSING)
     for _ in range(3):
         one.now_s += 1.0
@@ -329,7 +329,7 @@ def test_a_closed_query_says_again_that_a_move_is_over() -> None:
     drain(one, 1)
     one.settle()
     end(one, 1, HERE)
-    one.set(peers={HERE: ""})
+    one.set(peers={HERE: Peer()})
     one.assign(phase=Phase.CLOSING)
     for _ in range(3):
         one.pass_time(1.0)

@@ -235,6 +235,12 @@ def test_an_order_to_push_waits_for_the_end_of_a_batch(tmp_path: Path) -> None:
     one.settle()
     assert one.shell.said[1:] == one.shell.said[:1], "it is answered again and done once"
     assert one.query.load().pushes == 1
+    one.say(replace(order, order=2))
+    one.settle()
+    one.say(order)
+    one.settle()
+    assert len(one.shell.said) == 3, "nobody waits for one from before the last"
+    assert one.query.load().pushes == 2
 
 
 def test_a_place_on_disk_that_fails_ends_the_query(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ import pytest
 
 from dovetail_manager.planner import plan_query
 from dovetail_processor.worker import QUIET_TICK_S, TICK_S
-from dovetail_proto.assignment import Assignment, DroppedRun, Phase
+from dovetail_proto.assignment import Assignment, DroppedRun, Peer, Phase
 from dovetail_proto.cluster_memory import smallest_limit
 from dovetail_proto.errors import DovetailError, InputError, Refusal
 from dovetail_proto.handover import handover_from_json
 from dovetail_proto.ids import Epoch, ProcessorId, QueryName, SplitId, StreamName
-from dovetail_proto.messages import Assign, Heard, QueryStopped, Stage, StopQuery
+from dovetail_proto.messages import Assign, EndOfInput, Heard, QueryStopped, Stage, StopQuery
 from kit.hand_shell import HERE, HandWorker
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.float64())])
@@ -56,6 +56,32 @@ def test_only_a_newer_assignment_is_carried_out() -> None:
     assert one.query.stage is Stage.RUNNING
     one.say(Heard(Epoch(3), HERE, 1, True))
     assert one.worker.heartbeat().assigned == 0, "not by the manager that is there now"
+
+
+def test_a_processor_that_was_started_again_gets_the_end_again() -> None:
+    """Its former process had it; one assignment may tell of the death and the new start."""
+    one = running()
+    there = ProcessorId("p2")
+
+    def ends() -> list[tuple[int, object]]:
+        frames, one.shell.frames = one.shell.frames, []
+        return [(n, i) for to, _, n, i in frames if to == there and isinstance(i, EndOfInput)]
+
+    one.set(
+        peers={HERE: Peer(), there: Peer("there:1", 1)},
+        streams=tuple(replace(s, ended=True) for s in one.wanted.streams),
+    )
+    one.settle()
+    first = ends()
+    assert [n for n, _ in first] == [1, 1]
+    for split in one.splits:
+        one.handle(lambda s=split: one.worker.acknowledged(there, s, 1, 1 << 20, 1))
+    one.set(peers={HERE: Peer(), there: Peer("there:1", 1)})
+    one.settle()
+    assert ends() == [], "it is the same process"
+    one.set(peers={HERE: Peer(), there: Peer("there:1", 2)})
+    one.settle()
+    assert ends() == first
 
 
 def test_a_query_that_is_stopped_says_so_once_more_when_asked_again() -> None:
