@@ -76,6 +76,7 @@ class GroupMoves:
         self._taken_bytes: int | None = None  # that it takes from memory; None: it has not begun
         self._ordered: tuple[Epoch, int, int] | None = None  # the last one done, and its bytes
         self._arrivals: dict[tuple[str, int], Arrived] = {}  # received and not installed yet
+        self._installing: Sequence[int] = ()  # groups of the one that is being installed
         self._received_s = np.full(task.plan.partitions, -np.inf)  # when a group came
         self.moved_in = 0
         """Combinations that groups brought with them, less what others took."""
@@ -114,8 +115,7 @@ class GroupMoves:
         self.act(out, now_s, arrived)
 
     def _local(self) -> do.Local:
-        free = self._state.limit_bytes - self._state.held_bytes  # without what was promised
-        return do.Local(max(0, free), self._memory.pushing, self.reading)
+        return do.Local(self._memory.spare_bytes, self._memory.pushing, self.reading)
 
     @property
     def coming_bytes(self) -> int:
@@ -276,6 +276,7 @@ class GroupMoves:
         """Arrived groups go in between batches, and stay inert."""
         arrived = self._arrivals.pop((move, chunk), None)
         if arrived is not None:
+            self._installing = arrived.counters.groups
             self._memory.set_limit(self._state.limit_bytes + arrived.held_bytes)  # kept for it
             make_room = lambda: self._memory.now(self._now_s)  # noqa: E731 - it is its name
             yield from install(self._state, arrived, make_room, self._now_s)
@@ -283,18 +284,27 @@ class GroupMoves:
             ids = np.array(known.groups, np.int64)
             self._output.arrived(ids, known.recent, self._now_s)
             self.moved_in += sum(known.produced) + sum(known.produced_before)
+            self._installing = ()
 
     def _activate(self, groups: Groups) -> None:
-        """Arrived groups are live from now on; they are in the state before the next batch."""
+        """Arrived groups are live from now on; they are in the state before the next batch.
+
+        Those that are there may be pushed at once: a batch under way may wait for their memory.
+        """
         ids = np.array(groups, np.int64)
         self._join.live[ids] = True
         self._received_s[ids] = self._now_s
+        coming = {g for a in self._arrivals.values() for g in a.counters.groups}
 
         def unlock() -> Iterator[None]:
             self._state.locked[ids] = False
+            self._memory.unlocked()
             yield
 
-        self._join.later(unlock())
+        if coming.union(self._installing).isdisjoint(groups):
+            next(unlock())
+        else:
+            self._join.later(unlock())
 
     # Forced pushes --------------------------------------------------------------------------------
 

@@ -44,10 +44,10 @@ class Claim:
     """What one query has of the pool, in bytes."""
 
     held: int  # state, groups that come: reserved or not installed yet, rows held back
-    minimum: int  # it is sure of this much
+    minimum: int  # it is sure of this much: groups that come, and enough to work beside them
     spills: bool  # its policy uses the disk
     short: bool = False  # it cannot go on, and has nothing to push
-    frees: bool = False  # some of it comes free soon: it closes, or rows wait for a move's end
+    frees: bool = False  # some of it comes free soon: it closes, or a move ends
 
     @property
     def sure(self) -> int:
@@ -177,7 +177,7 @@ class MemoryPool:
         """Whether the minimums of all are still there if queues take so much more."""
         running = self._running
         left = self._pool_of(running) - self._queues.used_bytes - more_bytes
-        return left >= sum(q.bounds.minimum for q in running)
+        return left >= sum(q.claim.minimum for q in running)
 
     def share(self, *, anew: bool = False) -> None:
         """Tell every query how much state it may hold; have the last one stop if it must.

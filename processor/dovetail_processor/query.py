@@ -457,10 +457,14 @@ class Query:
         borrowed = self.links.borrowed_bytes
         return Claim(
             held=self._kept_bytes + borrowed,
-            minimum=self.bounds.minimum,
+            minimum=self.bounds.minimum + self.moves.coming_bytes,
             spills=self.memory.spills,
             short=self.memory.short is not None,
-            frees=self.closing or borrowed > 0 or self.deliver is None or self.join.frees,
+            frees=self.closing
+            or borrowed > 0
+            or self.deliver is None
+            or self.join.frees
+            or bool(self.state.locked.any()),
         )
 
     @property
@@ -475,7 +479,7 @@ class Query:
         already. And never in the minimum, nor in the batch that may come on top.
         """
         self._fair_bytes = fair_bytes
-        most = state_bytes - self.bounds.minimum - self.bounds.shares.batch
+        most = state_bytes - self.claim.minimum - self.bounds.shares.batch
         self.links.lent_bytes = max(0, min((state_bytes - self._kept_bytes) // 2, most))
         room = max(0, state_bytes - self.links.borrowed_bytes - self.moves.coming_bytes)
         self.memory.set_limit(room)

@@ -66,6 +66,12 @@ class StateMemory:
         return self._pusher is not None and self._pusher.busy
 
     @property
+    def spare_bytes(self) -> int:
+        """What groups that come may have: they leave it the minimum, else it could not go on."""
+        kept = max(self._state.held_bytes, self._minimum_bytes)
+        return max(0, self._state.limit_bytes - kept)
+
+    @property
     def waits(self) -> bool:
         """See Relief."""
         return self._for_push or self.short is not None

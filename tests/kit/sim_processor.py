@@ -279,7 +279,8 @@ class SimProcessor:
         def replay() -> None:
             for reader in reading:
                 here = home.readers.get(reader.split) is reader and reader.end is None
-                if not here or reader.gone or home.task.leaves or not reader.arc.has_room:
+                over = here and home.has_fed(reader.split)  # nothing may follow
+                if not here or over or reader.gone or home.task.leaves or not reader.arc.has_room:
                     continue
                 if home.waits_for(reader.split)[0] > rows.highest:
                     reader.rows += rows.rows.num_rows

@@ -62,11 +62,12 @@ class DiskRelief:
         """See that a push is under way, whose end makes room; False if none can be now.
 
         Also beside a move: its own groups are locked, and without room for what waits before the
-        markers it would never end. MemoryLimitError if there is nothing to push and no move.
+        markers it would never end. MemoryLimitError if there is nothing to push and no move, nor
+        a job that still reads what did not move in the end.
         """
         if not self._pusher.busy and self._state.group_rows().any():
             self.push(max(1, int(self.settings.push_fraction * self._state.held_bytes)), now_s)
-        if not self._pusher.busy and not self._moving():
+        if not self._pusher.busy and not self._moving() and not self._state.locked.any():
             raise MemoryLimitError(
                 f"a row does not fit into the {self._state.limit_bytes:,} bytes that the memory "
                 "limit leaves for state",

@@ -248,6 +248,29 @@ def test_a_marker_waits_until_arrived_groups_are_installed() -> None:
     assert rows_there == [t.num_rows for t in decode(message.payload, PLAN, GROUPS).rows]
 
 
+def test_groups_that_are_installed_can_be_pushed_in_mid_batch() -> None:
+    """The batch may wait for the memory that they take; what is not installed waits for it."""
+    one = receiver()
+    message = moved()
+    receive(one, 2, message)
+    one.settle()
+    assert one.query.state.locked[list(GROUPS)].all()
+    one.send("a", rows(ROWS, ROWS))
+    while one.query.state.idle:
+        assert one.worker.step(one.now_s)
+    end(one, 2, HERE)
+    assert not one.query.state.locked.any()
+
+
+def test_what_comes_is_kept_beside_the_minimum() -> None:
+    """Others must not take what a query needs to go on beside it."""
+    one = receiver()
+    before = one.query.claim
+    one.say(Reserve(ref(2), 100_000))
+    assert one.query.claim.minimum == before.minimum + 100_000
+    assert one.query.claim.held == before.held + 100_000
+
+
 def test_installing_lets_messages_in() -> None:
     """It is done in steps as short as those of the join."""
     one = receiver()

@@ -72,6 +72,32 @@ def test_a_push_begins_above_the_threshold_and_the_join_goes_on(tmp_path: Path) 
     assert not case.memory.pushing
 
 
+def test_groups_that_come_leave_the_minimum(tmp_path: Path) -> None:
+    """Without it a query could neither join a row nor push."""
+    case = Case(tmp_path)
+    assert case.memory.spare_bytes == LIMIT_BYTES - MINIMUM_BYTES
+    case.fill(0.5)
+    assert case.memory.spare_bytes == LIMIT_BYTES - case.state.held_bytes
+    case.memory.set_limit(MINIMUM_BYTES // 2)
+    assert case.memory.spare_bytes == 0
+
+
+def test_a_join_waits_while_all_its_groups_are_locked(tmp_path: Path) -> None:
+    """A job may read them after their move was rolled back; then they can be pushed again."""
+    case = Case(tmp_path)
+    case.memory.use(case.pusher, DiskSettings(allowed=True))
+    case.fill(0.9)
+    case.state.locked[:] = True
+    case.memory.now(0.0)
+    assert case.memory.waits
+    assert not case.memory.pushing
+    case.state.locked[:] = False
+    case.memory.unlocked()
+    assert not case.memory.waits
+    case.memory.now(0.0)
+    assert case.memory.pushing
+
+
 def test_a_join_without_a_page_waits_for_the_push_it_has_begun(tmp_path: Path) -> None:
     """Also beside a move, which would never end without room."""
     case = Case(tmp_path)

@@ -13,9 +13,10 @@ from dovetail_processor.worker import QUIET_TICK_S, TICK_S
 from dovetail_proto.assignment import Assignment, DroppedRun, Peer, Phase
 from dovetail_proto.cluster_memory import smallest_limit
 from dovetail_proto.errors import DovetailError, InputError, Refusal
+from dovetail_proto.feeds import EndOfInput
 from dovetail_proto.handover import handover_from_json
 from dovetail_proto.ids import Epoch, ProcessorId, QueryName, SplitId, StreamName
-from dovetail_proto.messages import Assign, EndOfInput, Heard, QueryStopped, Stage, StopQuery
+from dovetail_proto.messages import Assign, Heard, QueryStopped, Stage, StopQuery
 from kit.hand_shell import HERE, HandWorker
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.float64())])
