@@ -13,7 +13,7 @@ from typing import Literal
 
 from dovetail_manager.planner import plan_query
 from dovetail_processor.sources import FileSource, open_source
-from dovetail_proto.cluster_memory import check_workers, threads_by_default
+from dovetail_proto.cluster_memory import check_workers, threads_by_default, workers_that_fit
 from dovetail_proto.errors import ConfigError
 from dovetail_proto.ids import ProcessorId, check_name, worker_names
 from dovetail_proto.query import PARTITIONS_DEFAULT, QueryPlan
@@ -98,4 +98,6 @@ def _threads(request: RunRequest, plan: QueryPlan) -> int:
     if request.threads is not None:
         check_workers(memory_bytes, request.threads, inputs=inputs, partitions=plan.partitions)
         return request.threads
-    return threads_by_default(memory_bytes)
+    most = threads_by_default(memory_bytes)
+    fit = workers_that_fit(memory_bytes, most, inputs=inputs, partitions=plan.partitions)
+    return max(1, fit)  # where not even one fits, the run says so

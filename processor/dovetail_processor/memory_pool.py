@@ -188,7 +188,8 @@ class MemoryPool:
         claims = [q.claim for q in running]
         fixed, held = sum(q.bounds.fixed for q in running), sum(c.held for c in claims)
         held += self._queues.used_bytes
-        self.memory_bytes = self._memory.grant(self._here, fixed, held)
+        minimum = sum(c.minimum for c in claims)
+        self.memory_bytes = self._memory.grant(self._here, fixed, held, minimum)
         whole_bytes, queued_bytes = self._pool_of(running), self._queues.used_bytes
         pool_bytes = beside_queues(whole_bytes, queued_bytes, claims)
         may_grow = self._memory.may_grow(self._here)

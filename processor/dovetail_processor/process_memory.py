@@ -3,7 +3,8 @@
     limit = granted to p1.0 + granted to p1.1 + … + free
 
 Every worker begins with an equal part. One that has used most of it is short, and gets what is
-free; its neighbours are woken, and those that use little let go of what they do not need.
+free; its neighbours are woken, and those that use little let go of what they do not need. What its
+queries are sure of a worker keeps: whoever has it need not give it back in time.
 
 Invariant: what is granted is never more than the limit. A grant is cut by its worker alone, so what
 a worker may use now, it may use until it lets go of it: no two count on the same byte.
@@ -54,8 +55,13 @@ class ProcessMemory:
                 unheard.discard(worker)
                 self._wake[other]()
 
-    def grant(self, worker: ProcessorId, fixed_bytes: int, held_bytes: int) -> int:
-        """How much a worker may use from now on, that has `fixed_bytes` for good and holds more."""
+    def grant(
+        self, worker: ProcessorId, fixed_bytes: int, held_bytes: int, minimum_bytes: int = 0
+    ) -> int:
+        """How much a worker may use from now on, that has `fixed_bytes` for good and holds more.
+
+        It never lets go of the `minimum_bytes` that it is sure of for what it holds.
+        """
         used = fixed_bytes + held_bytes
         need = used + held_bytes // 4 + self.part_bytes // RESERVE_PARTS
         with self._lock:
@@ -65,7 +71,8 @@ class ProcessMemory:
             if short:
                 wanted = max(granted, need)
             elif others_short:
-                wanted = min(granted, max(need, self.part_bytes // 2))
+                sure = fixed_bytes + minimum_bytes
+                wanted = min(granted, max(need, sure, self.part_bytes // 2))
             else:
                 wanted = max(self.part_bytes, min(granted, need))
             change = min(wanted - granted, self._free_bytes)

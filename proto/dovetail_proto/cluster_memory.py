@@ -86,24 +86,31 @@ def threads_by_default(memory_bytes: int, processes: int = 1) -> int:
 
 def check_workers(memory_bytes: int, workers: int, *, inputs: int, partitions: int) -> None:
     """MemoryLimitError if so many workers of a process cannot share so much memory for a query."""
-
-    def needed(count: int) -> int:
-        hosted = -(-inputs // count)
-        return count * smallest_limit(
-            inputs=inputs, partitions=partitions, hosted=hosted, peers=count
-        )
-
-    if workers > 1 and needed(workers) > memory_bytes:
-        most = max((n for n in range(1, workers) if needed(n) <= memory_bytes), default=0)
+    needed = _needed_by_workers(workers, inputs, partitions)
+    if workers > 1 and needed > memory_bytes:
+        most = workers_that_fit(memory_bytes, workers, inputs=inputs, partitions=partitions)
         fewer = f", or {most} thread{'s' * (most > 1)}" if most else ""
         raise MemoryLimitError(
             f"memory of {memory_bytes:,} bytes is too small for {workers} threads with "
             f"{partitions} partitions of {inputs} inputs",
-            remedy=f"give at least {needed(workers):,} bytes{fewer}",
-            smallest_bytes=needed(workers),
+            remedy=f"give at least {needed:,} bytes{fewer}",
+            smallest_bytes=needed,
         )
     if workers == 1:
         cluster_shares(memory_bytes, inputs=inputs, partitions=partitions, hosted=inputs, peers=1)
+
+
+def workers_that_fit(memory_bytes: int, most: int, *, inputs: int, partitions: int) -> int:
+    """How many workers, up to `most`, can share so much memory for a query; 0 if not even one."""
+    fits = (
+        n for n in range(most, 0, -1) if _needed_by_workers(n, inputs, partitions) <= memory_bytes
+    )
+    return next(fits, 0)
+
+
+def _needed_by_workers(count: int, inputs: int, partitions: int) -> int:
+    hosted = -(-inputs // count)
+    return count * smallest_limit(inputs=inputs, partitions=partitions, hosted=hosted, peers=count)
 
 
 def newcomer_shares(

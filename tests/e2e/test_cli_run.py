@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dovetail_bench.oracle import compare
-from dovetail_proto.cluster_memory import cluster_shares
+from dovetail_proto.cluster_memory import cluster_shares, smallest_limit
 from dovetail_proto.partitioning import canonical_keys, partition_ids
 from kit.cli import dovetail
 from kit.trades import SQL, streams, write_all
@@ -122,6 +122,34 @@ def test_a_thread_uses_the_memory_that_its_neighbour_does_not_need(tmp_path: Pat
     assert done.json["results_run"] == len(chosen)
     each = cluster_shares(32_000_000, inputs=2, partitions=2, hosted=1, peers=2)
     assert done.json["peak_state_bytes"][0] > each.shares.state
+
+
+def test_a_thread_whose_rows_come_late_still_has_its_minimum(tmp_path: Path) -> None:
+    """Rows of the first thread's groups come first; it fills what the other does not need yet."""
+    partitions, rng = 1500, np.random.default_rng(5)
+    tables = {}
+    for name in ("l", "r"):
+        keys = rng.integers(0, 200_000, 300_000)
+        hashes = canonical_keys([pa.array(keys)], (pa.int64(),)).hashes
+        late = partition_ids(hashes, partitions) % 2
+        tables[name] = pa.table({"k": keys[np.argsort(late, kind="stable")]})
+    inputs = write_all(tables, tmp_path, "parquet")
+    flags = ["--threads", "2", "--partitions", str(partitions), "--cleanup", "local", *INTERLEAVED]
+    sql = "SELECT l.k FROM l JOIN r ON l.k = r.k"
+    out = tmp_path / "out"
+    done = dovetail("run", sql, *inputs, "--output", out, "--memory", "30MB", *flags, "--json")
+    assert done.code == 0, done.err
+    assert done.json["pushes"] > 0
+    assert compare(out, sql, tables).equal
+
+
+def test_by_default_there_are_as_few_threads_as_so_many_partitions_need(tmp_path: Path) -> None:
+    """What is enough for one thread is not refused because the machine has more cores."""
+    inputs = write_all(TABLES, tmp_path, "parquet")
+    flags = ["--output", "none", "--partitions", "12000", "--json"]
+    alone = smallest_limit(inputs=len(TABLES), partitions=12000, hosted=len(TABLES), peers=1)
+    done = dovetail("run", SQL, *inputs, *flags, "--memory", str(alone))
+    assert done.code == 0, done.err
 
 
 def test_threads_that_memory_does_not_suffice_for_are_refused(query: Path, tmp_path: Path) -> None:

@@ -71,6 +71,15 @@ def test_nobody_waits_for_a_worker_that_has_ended() -> None:
     assert memory.grant(A, 0, 480) == 480 + 120 + 62
 
 
+def test_a_worker_keeps_what_its_queries_are_sure_of() -> None:
+    """However little they hold now: the one that is short may never give it back."""
+    memory, _ = shared(1000, A, B)
+    memory.grant(A, 0, 400)
+    assert memory.grant(B, 150, 0, 300) == 450
+    memory.grant(A, 0, 540)
+    assert memory.grant(B, 150, 300, 300) == 450
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_grants_are_never_more_than_the_limit_nor_less_than_what_is_used(seed: int) -> None:
     """Whatever workers use, within what they were granted."""
@@ -82,7 +91,12 @@ def test_grants_are_never_more_than_the_limit_nor_less_than_what_is_used(seed: i
     for _ in range(300):
         worker = workers[int(rng.integers(len(workers)))]
         used = int(rng.integers(granted[worker] + 1))
-        fixed = int(rng.integers(used + 1))
-        granted[worker] = memory.grant(worker, fixed, used - fixed)
-        assert granted[worker] >= used
+        fixed = int(rng.integers(min(used, memory.part_bytes) + 1))
+        sure = (
+            int(rng.integers(memory.part_bytes - fixed + 1))
+            if granted[worker] >= memory.part_bytes
+            else 0
+        )
+        granted[worker] = memory.grant(worker, fixed, used - fixed, sure)
+        assert granted[worker] >= max(used, fixed + sure)
         assert sum(granted.values()) <= limit
