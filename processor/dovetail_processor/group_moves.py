@@ -115,7 +115,7 @@ class GroupMoves:
         self.act(out, now_s, arrived)
 
     def _local(self) -> do.Local:
-        return do.Local(self._memory.spare_bytes, self._memory.pushing, self.reading)
+        return do.Local(self._memory.reservable_bytes, self._memory.pushing, self.reading)
 
     @property
     def coming_bytes(self) -> int:

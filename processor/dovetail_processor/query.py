@@ -42,6 +42,7 @@ from dovetail_proto.cluster_memory import ClusterShares
 from dovetail_proto.errors import DovetailError
 from dovetail_proto.feeds import LinkAck
 from dovetail_proto.ids import ProcessorId, SplitId, input_of
+from dovetail_proto.memory import OUTPUT_PIECES
 from dovetail_proto.messages import (
     EndOfMovedPartitions,
     FinishMove,
@@ -454,7 +455,7 @@ class Query:
     @property
     def claim(self) -> Claim:
         """What it has of the memory for state."""
-        borrowed = self.links.borrowed_bytes
+        borrowed = self._borrowed_bytes
         return Claim(
             held=self._kept_bytes + borrowed,
             minimum=self.bounds.minimum + self.moves.coming_bytes,
@@ -472,6 +473,14 @@ class Query:
         """State, and groups that come."""
         return int(self.state.held_bytes) + self.moves.coming_bytes
 
+    @property
+    def _borrowed_bytes(self) -> int:
+        """Rows held back and output on its way that lie in memory for state."""
+        output = sum(arc.held_bytes for arc in self._output)
+        output += 0 if self.deliver is None else self.deliver.under_way_bytes
+        beyond = output - OUTPUT_PIECES * self.bounds.shares.output
+        return self.links.borrowed_bytes + max(0, beyond)
+
     def set_room(self, state_bytes: int, fair_bytes: int) -> None:
         """So much memory for state is its own or free; `fair_bytes` is its part of all of it.
 
@@ -481,7 +490,7 @@ class Query:
         self._fair_bytes = fair_bytes
         most = state_bytes - self.claim.minimum - self.bounds.shares.batch
         self.links.lent_bytes = max(0, min((state_bytes - self._kept_bytes) // 2, most))
-        room = max(0, state_bytes - self.links.borrowed_bytes - self.moves.coming_bytes)
+        room = max(0, state_bytes - self._borrowed_bytes - self.moves.coming_bytes)
         self.memory.set_limit(room)
         if room < self.state.held_bytes and self.memory.spills and self.settled and self.reads:
             self.guard(lambda: self.memory.before_batch(self.now_s))  # though no batch comes

@@ -66,7 +66,7 @@ class StateMemory:
         return self._pusher is not None and self._pusher.busy
 
     @property
-    def spare_bytes(self) -> int:
+    def reservable_bytes(self) -> int:
         """What groups that come may have: they leave it the minimum, else it could not go on."""
         kept = max(self._state.held_bytes, self._minimum_bytes)
         return max(0, self._state.limit_bytes - kept)
@@ -75,6 +75,14 @@ class StateMemory:
     def waits(self) -> bool:
         """See Relief."""
         return self._for_push or self.short is not None
+
+    @property
+    def spare_bytes(self) -> int:
+        """See Relief: beyond the minimum, and not so much that a push would begin for it."""
+        held = float(self._state.held_bytes)
+        if self._relief is not None:
+            held /= self._relief.settings.spill_above_ratio
+        return max(0, int(self._state.limit_bytes - max(held, self._minimum_bytes)))
 
     def before_batch(self, now_s: float) -> None:
         """See Relief."""

@@ -22,9 +22,10 @@ MEMORY_BYTES = 8_000_000
 BOUNDS = cluster_shares(MEMORY_BYTES, inputs=2, partitions=PARTITIONS, hosted=0, peers=3)
 ROW_BYTES = 380  # of memory
 ROOM_ROWS = BOUNDS.shares.state // ROW_BYTES
-TIMES = 8  # that a key occurs in the left stream
+TIMES = 32  # that a key occurs in the left stream
 MATCHED_ROWS = BOUNDS.shares.batch // ROW_BYTES // 2
-"""One batch of the right stream; its results are eight times what may wait for the sink."""
+"""One batch of the right stream; its results are more than may wait for the sink, also in what the
+state leaves free."""
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 

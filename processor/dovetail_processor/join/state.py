@@ -105,6 +105,8 @@ class JoinState:
         self._nested = [NestedStore(x) if x.nested else None for x in self.layouts]
         self._has_nested = any(s is not None for s in self._nested)
         self._with_nulls: list[set[str]] = [set() for _ in self.layouts]
+        self.chunk_rows = chunk_rows
+        """Combinations in a chunk, at most; those that are begun from now on."""
         self._chunk = np.empty((self.n, chunk_rows), np.uint32)
         self._cursor = np.zeros(adv.POSITIONS + 2 * self.n, np.int64)
         self._work: _Work | None = None
@@ -166,6 +168,11 @@ class JoinState:
         """Whether no batch is under way."""
         return self._work is None
 
+    @property
+    def between_chunks(self) -> bool:
+        """Whether `advance` begins a chunk, of `chunk_rows`."""
+        return self._work is None or not self._work.filling
+
     def advance(self) -> NDArray[np.uint32] | Short | None:
         """Go on with the batch: None when it is done, else a chunk or the wish for memory.
 
@@ -179,6 +186,8 @@ class JoinState:
             return None
         if not w.filling:
             self._cursor[adv.EMITTED] = 0
+            if self._chunk.shape[1] != self.chunk_rows:
+                self._chunk = np.empty((self.n, self.chunk_rows), np.uint32)
         self.slab.limit(self.limit_bytes - self._nested_bytes)
         end = min(int(self._cursor[adv.ROW]) + FUEL_ROWS, w.hashes.size)
         status = adv.advance(

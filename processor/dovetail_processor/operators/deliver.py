@@ -61,7 +61,8 @@ class Deliver:
         self._roll_s = roll_s
         self._trim_s = 0.0 if trims else float("inf")  # when it is looked for old results again
         self._since_s: float | None = None  # when the oldest row came that no `roll` is behind
-        self._under_way_bytes = 0
+        self.under_way_bytes = 0
+        """Bytes on the way to the sink."""
         self._broken = False  # the sink has raised; the lane's
         self._ending = False  # the sink is being closed or dropped, or was
         self.ended = False
@@ -78,12 +79,12 @@ class Deliver:
         first = self._source.first
         if first is None:
             return False
-        return self._under_way_bytes <= max(0, self._bound_bytes - first.size_bytes)
+        return self.under_way_bytes <= max(0, self._bound_bytes - first.size_bytes)
 
     @property
     def held_bytes(self) -> int:
         """Bytes on the way to the sink and inside it."""
-        return self._under_way_bytes + self._sink.held_bytes
+        return self.under_way_bytes + self._sink.held_bytes
 
     @property
     def rows(self) -> int:
@@ -95,13 +96,13 @@ class Deliver:
         batch = self._source.take()
         self.statistics.rows_in += batch.rows.num_rows
         self.statistics.rows_out += batch.rows.num_rows
-        self._under_way_bytes += batch.size_bytes
+        self.under_way_bytes += batch.size_bytes
         if self._since_s is None:
             self._since_s = now_s
         sink, rows, size_bytes = self._sink, batch.rows, batch.size_bytes
 
         def written(outcome: Outcome[None]) -> None:
-            self._under_way_bytes -= size_bytes
+            self.under_way_bytes -= size_bytes
             self._heard(outcome)
 
         full = sink.show(rows)

@@ -188,6 +188,34 @@ def test_a_failed_query_gives_back_what_it_took_of_the_queues() -> None:
     assert one.worker.queues.used_bytes == 0
 
 
+def test_output_borrows_memory_for_state_and_gives_it_back() -> None:
+    """One key meets thousands: pieces are larger than their share, and never beyond the limit."""
+    one = HandWorker(PLAN, memory_bytes=4_000_000)
+    one.assign()
+    one.settle()
+    query, share = one.query, one.query.bounds.shares.output
+    hot = pa.RecordBatch.from_arrays(
+        [pa.array(np.zeros(700, np.int64)), pa.array(np.arange(700.0))], schema=SCHEMA
+    )
+    one.send("a", hot)
+    one.settle()
+    one.send("b", hot)
+    one.work()
+    assert query.state.limit_bytes < 4_000_000 - query.bounds.fixed, "some is lent"
+    assert query.claim.frees, "and comes back by itself"
+    waiting = query._output[-1].first
+    assert waiting is not None
+    assert waiting.size_bytes > 2 * share
+    while one.lane("results").jobs:
+        assert query.used_bytes <= 4_000_000
+        one.lane("results").do()
+        one.work()
+    assert query.state.limit_bytes == 4_000_000 - query.bounds.fixed, "all is back"
+    close(one)
+    one.settle()
+    assert same_bag(one.results(), SQL, a=pa.table(hot), b=pa.table(hot))
+
+
 def test_a_query_that_closes_wants_nothing_of_what_others_read_on() -> None:
     """However long its end takes: here another processor does not answer."""
     one = HandWorker(PLAN, owners=["p1", "p2"])
@@ -315,7 +343,7 @@ def test_groups_that_arrive_wait_for_results_that_wait_for_the_sink(tmp_path: Pa
     )
     one.assign()
     one.settle()
-    left, right = texts(np.tile(here[:555], 10), "a"), texts(here[:150], "b")  # in one batch
+    left, right = texts(np.tile(here[:139], 40), "a"), texts(here[:139], "b")  # in one batch
     for n in range(0, left.num_rows, 500):
         one.send("a", left.slice(n, 500))
         one.settle()

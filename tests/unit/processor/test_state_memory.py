@@ -75,11 +75,11 @@ def test_a_push_begins_above_the_threshold_and_the_join_goes_on(tmp_path: Path) 
 def test_groups_that_come_leave_the_minimum(tmp_path: Path) -> None:
     """Without it a query could neither join a row nor push."""
     case = Case(tmp_path)
-    assert case.memory.spare_bytes == LIMIT_BYTES - MINIMUM_BYTES
+    assert case.memory.reservable_bytes == LIMIT_BYTES - MINIMUM_BYTES
     case.fill(0.5)
-    assert case.memory.spare_bytes == LIMIT_BYTES - case.state.held_bytes
+    assert case.memory.reservable_bytes == LIMIT_BYTES - case.state.held_bytes
     case.memory.set_limit(MINIMUM_BYTES // 2)
-    assert case.memory.spare_bytes == 0
+    assert case.memory.reservable_bytes == 0
 
 
 def test_a_join_waits_while_all_its_groups_are_locked(tmp_path: Path) -> None:
@@ -96,6 +96,22 @@ def test_a_join_waits_while_all_its_groups_are_locked(tmp_path: Path) -> None:
     assert not case.memory.waits
     case.memory.now(0.0)
     assert case.memory.pushing
+
+
+def test_output_may_borrow_what_neither_the_minimum_nor_a_push_needs(tmp_path: Path) -> None:
+    """Without the disk all that is free; above the threshold nothing."""
+    case = Case(tmp_path)
+    assert case.memory.spare_bytes == LIMIT_BYTES - MINIMUM_BYTES
+    case.fill(0.3)
+    assert case.memory.spare_bytes == LIMIT_BYTES - case.state.held_bytes
+    case.memory.use(case.pusher, DiskSettings(allowed=True, spill_above_ratio=0.5))
+    assert case.memory.spare_bytes == LIMIT_BYTES - 2 * case.state.held_bytes
+    case.memory.set_limit(LIMIT_BYTES - case.memory.spare_bytes)
+    case.memory.before_batch(0.0)
+    assert not case.memory.pushing, "it was all lent, and no push begins for it"
+    case.memory.set_limit(LIMIT_BYTES)
+    case.fill(0.6)
+    assert case.memory.spare_bytes == 0
 
 
 def test_a_join_without_a_page_waits_for_the_push_it_has_begun(tmp_path: Path) -> None:
