@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -97,7 +98,7 @@ class LogRead:
         self._skip_trimmed(writer)
         yield ResultBatch(*self._at, b"", False)
         if writer is None:
-            yield from self._files()
+            yield from self._files(None)
             self._check_whole()
             yield ResultBatch(*self._at, b"", True)
             return
@@ -105,7 +106,7 @@ class LogRead:
         until = None if self._wanted.follow else writer.next
         while not self._listener.left:
             ended = writer.ended  # then all of it is in files
-            yield from self._files(writer.finished)
+            yield from self._files(writer)
             yield from self._memory(writer)
             if ended or (until is not None and self._at >= until):
                 break
@@ -145,14 +146,22 @@ class LogRead:
             )
         return query.task.log == self._wanted.log and query.opening
 
-    def _cut(self) -> None:
-        """Have the rows found so far put into a finished segment; in the worker's thread."""
+    def _cut(self, writer: LogSink, segment: int) -> None:
+        """Have a segment finished unless it was cut meanwhile; in the worker's thread."""
         query = self._query()
-        if query is not None and query.stage is Stage.RUNNING and query.deliver is not None:
+        if query is None or query.deliver is None or query.stage is not Stage.RUNNING:
+            return
+        if segment == writer.next[0]:
             query.deliver.roll()
 
-    def _files(self, before: int | None = None) -> Iterator[ResultBatch]:
-        """Segments that have their file; those `before` one must have."""
+    def _files(self, writer: LogSink | None) -> Iterator[ResultBatch]:
+        """Segments that have their file; those that the writer has finished must have it.
+
+        One that was read to its end in memory is not looked for: it may be gone by now.
+        """
+        before = None
+        if writer is not None:
+            before, self._at = writer.finished, writer.place(*self._at)
         segment, row = self._at
         while before is None or segment < before:
             path = segment_file(self._log, segment)
@@ -183,8 +192,8 @@ class LogRead:
         """What the newest segments have in memory, up to what there is now."""
         until = writer.next
         while not writer.ended and not self._listener.left:
-            yield from self._files(writer.finished)
-            segment, row = self._at = writer.place(*self._at)
+            yield from self._files(writer)
+            segment, row = self._at
             if self._at >= until:
                 newest, rows = writer.next  # `until` may have been cut since
                 if segment == newest:
@@ -194,8 +203,9 @@ class LogRead:
                 self._rows_read += part.num_rows
                 yield ResultBatch(segment, row, to_bytes(part), False)
                 self._at = segment, row + part.num_rows
-            else:  # it was written, and is in the file of a segment that is not finished
-                self._loop.post(self._cut)
+            else:  # it was written: into a file that is finished, or will be when it is cut
+                if segment == writer.next[0]:
+                    self._loop.post(partial(self._cut, writer, segment))
                 writer.wait_finished(segment, lambda: self._listener.left)
 
     def _skip_trimmed(self, writer: LogSink | None) -> None:
@@ -206,7 +216,10 @@ class LogRead:
         oldest = min(there, default=0 if writer is None else writer.finished)
         if self._at == (0, 0):
             self._at = oldest, 0
-        elif self._at[0] < oldest:
+            return
+        if writer is not None:
+            self._at = writer.place(*self._at)
+        if self._at[0] < oldest:
             raise self._gone(oldest)
 
     # What cannot be read --------------------------------------------------------------------------

@@ -108,7 +108,7 @@ class LogSink:
         self._next = (first, 0)  # the offset of the next row
         self._cut_bytes = 0  # shown of the segment under way
         self._cut_batches = 0  # likewise
-        self._lengths: dict[int, int] = {}  # rows of segments that are cut and not finished
+        self._lengths: dict[int, int] = {}  # rows of the segments that were cut here
         self._finished = first  # segments before it have their file
         self._ended = False
 
@@ -187,7 +187,6 @@ class LogSink:
         """What was written is in files, finished or not."""
         with self._changed:
             self._finished = self._file.next_number
-            self._lengths = {s: n for s, n in self._lengths.items() if s >= self._finished}
             del self._shown[: self._place_of((self._finished, self._file.rows_unfinished))]
             self._changed.notify_all()
 
@@ -215,7 +214,7 @@ class LogSink:
         return self._next
 
     def place(self, segment: int, row: int) -> tuple[int, int]:
-        """An offset, or that of the next segment where one is at its end."""
+        """An offset, or that of the next segment where one is at its end, kept or not."""
         with self._changed:
             return (segment + 1, 0) if self._lengths.get(segment) == row else (segment, row)
 

@@ -297,6 +297,56 @@ def test_a_follower_whose_next_segment_is_gone_is_told(tmp_path: Path) -> None:
         next(reading)
 
 
+def test_a_follower_that_has_read_a_segment_does_not_need_its_file(tmp_path: Path) -> None:
+    """It had the rows from memory: that they are not kept is no gap, also for who comes again."""
+    case = Case(tmp_path, keep=Retention(size_bytes=1))
+    case.find(2)
+    reading = case.read(follow=True)
+    assert next(reading) == ((0, 0), [0, 1])
+    case.roll()
+    finished(case, 2)
+    assert [p.name for p in case.files] == ["segment-00002.parquet"]
+    with pytest.raises(Refusal, match=r"segment 1 .* the oldest is segment 2"):
+        next(reading)
+    reading = case.read((1, 2), follow=True)
+    assert next(reading) == ((2, 0), [4, 5])
+    finished(case, 1)
+    assert next(reading) == ((3, 0), [6, 7])
+
+
+def test_a_segment_that_was_read_from_memory_is_not_read_again(tmp_path: Path) -> None:
+    """Its file would be decoded for nothing."""
+    case = Case(tmp_path)
+    case.find(2)
+    reading = case.read(follow=True)
+    assert next(reading) == ((0, 0), [0, 1])
+    case.roll()
+    case.work(2)
+    case.files[0].write_bytes(b"not Parquet")
+    case.find(1)
+    assert next(reading) == ((1, 0), [2])
+
+
+def test_a_reader_has_nothing_cut_that_was_finished_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows left memory because their segment has its file."""
+    case = Case(tmp_path)
+    case.find(3)
+    look = case.sink.in_memory
+
+    def finished_first(segment: int, row: int) -> pa.RecordBatch | None:
+        if not case.files:
+            case.roll()
+            case.find(1)
+            case.work(2)
+        return look(segment, row)
+
+    monkeypatch.setattr(case.sink, "in_memory", finished_first)
+    assert [n for _, part in case.read() for n in part] == [0, 1, 2, 3]
+    assert case.cuts_for_readers == 0
+
+
 def test_what_is_not_kept_goes_by_age(tmp_path: Path) -> None:
     """Rows in memory have no age; without a bound nothing ever goes."""
     case = Case(tmp_path / "aged", keep=Retention(age_s=60.0))
