@@ -51,9 +51,12 @@ IDLE_S = 3.0
 """How long a call stays open without rows: a home has room for some hundred calls, and making one
 takes a millisecond or two."""
 
+GOODBYE_S = 1.0
+"""How long a home may take to end a call that is closed: a round trip, and some patience."""
+
 RETRY_S = 0.2
 PATIENCE_S = 30.0
-"""How long a home may give no sign before sending is given up."""
+"""How long a home may give no sign, or have no room, before sending is given up."""
 
 Tell = Callable[[int], None]
 Requests = queue.SimpleQueue[bytes | None]
@@ -148,11 +151,16 @@ class Feed:
         return self.rows
 
     def close(self) -> None:
-        """End the call, if one is open; twice is no error."""
+        """End the call, if one is open; twice is no error.
+
+        If all is acknowledged, the home hears that it may forget the source.
+        """
         with self._changed:
-            call, self._call = self._call, None
+            call = self._call
+            last = self.goodbye(call.requests) if call is not None else None
+            self._call = None
         if call is not None:
-            call.close()
+            call.close(last)
 
     def _has_room(self) -> bool:
         """Whether another batch may wait."""
@@ -212,11 +220,11 @@ class Feed:
 
     def _bear(self, failure: DovetailError) -> None:
         """Raise what ended a call, unless another call may do better."""
-        elsewhere = failure.details.get("reason") == "home"  # or not told of the stream yet
-        if elsewhere:
+        reason = failure.details.get("reason")
+        if reason == "home":  # it is elsewhere, or was not told of the stream yet
             self._heard_s = time.monotonic()
         hopeless = time.monotonic() - self._heard_s > self._patience_s
-        if hopeless or not (elsewhere or isinstance(failure, Unreachable)):
+        if hopeless or not (reason in ("home", "busy") or isinstance(failure, Unreachable)):
             raise failure
         self._changed.wait(RETRY_S)
 
@@ -250,7 +258,7 @@ class Feed:
             self._changed.notify_all()
 
     def goodbye(self, requests: Requests) -> bytes | None:
-        """The last message of a call that was idle; None if something is to be sent after all.
+        """The last message of a call that is to end; None if not everything on it is answered.
 
         Everything is acknowledged then: the home may forget the source.
         """
@@ -274,7 +282,7 @@ class _Call:
     def __init__(self, channels: Channels, address: str, feed: Feed, idle_s: float) -> None:
         self.failure: DovetailError | None = None  # why it is over; None while it is not
         self.requests: Requests = queue.SimpleQueue()
-        self._feed = feed
+        self.feed = feed
         messages = _messages(self.requests, feed, idle_s)
         self._call = channels.stream_stream(address, INGEST, messages)
         self._thread = threading.Thread(target=self._listen, name="feed", daemon=True)
@@ -285,23 +293,29 @@ class _Call:
         """Send a message."""
         self.requests.put(message)
 
-    def close(self) -> None:
-        """End it, and the thread; its last act is `call_ended`."""
+    def close(self, last: bytes | None = None) -> None:
+        """End it, with a last message if there is one, and the thread, whose end is `call_ended`."""
+        if last is not None:
+            self.requests.put(last)
         self.requests.put(None)
-        self._call.cancel()
+        try:
+            if last is not None:
+                self._thread.join(GOODBYE_S)
+        finally:
+            self._call.cancel()
         self._thread.join()
 
     def _listen(self) -> None:
         failure: DovetailError = Unreachable("sending rows: the home ended the call")
         try:
             for data in self._call:
-                self._feed.acknowledged(decode(IngestAck, data))
+                self.feed.acknowledged(decode(IngestAck, data))
         except grpc.RpcError as e:
             failure = told(e, "sending rows")
         except DovetailError as e:
             failure = e
         self.requests.put(None)
-        self._feed.call_ended(self, failure)
+        self.feed.call_ended(self, failure)
 
 
 def _messages(requests: Requests, feed: Feed, idle_s: float) -> Iterator[bytes]:
@@ -329,4 +343,5 @@ _OPEN: WeakSet[_Call] = WeakSet()
 def _close_all() -> None:
     """A call that is still there when the interpreter ends may keep the program from ending."""
     for call in list(_OPEN):
+        call.feed.close()
         call.close()

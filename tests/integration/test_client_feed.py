@@ -33,6 +33,7 @@ class Home:
         self.batches = 0  # that came, however often
         self.over: list[int] = []  # last sequences of sources that said that they are over
         self.calls = 0
+        self.busy = 0  # calls that are refused first
         self.gate = threading.Event()  # while it is not set, nothing is taken
         self.gate.set()
         self._break_after = break_after
@@ -50,6 +51,9 @@ class Home:
 
     def _ingest(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         self.calls += 1
+        if self.busy:
+            self.busy -= 1
+            abort(context, Refusal(Domain.BUSY, "it has 256 feeds already", reason="busy"))
         left = self._break_after.pop(0) if self._break_after else None
         for data in requests:
             sent = decode(IngestBatch, data)
@@ -142,11 +146,50 @@ def test_a_call_stays_open_until_it_is_idle(channels: Channels) -> None:
         assert home.over == [5]
         assert feed.send(batches(5)) == 2
         feed.close()
+        assert home.over == [5, 1], "a feed that is closed is over at once"
         feed.close()
     finally:
         home.stop()
     assert home.taken == list(range(6))
+    assert home.over == [5, 1]
     assert home.calls == 2
+
+
+def test_a_feed_that_is_not_answered_says_no_goodbye(channels: Channels) -> None:
+    """The home may have taken its last batch in: who sends it again must be known."""
+    home = Home([])
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield from batches(0)
+        until(lambda: home.taken == [0], "the home had it")
+        home.gate.clear()
+        yield from batches(1)
+        until(lambda: home.batches == 2, "the home has it")
+        raise Refusal(Domain.MESSAGE, "the file ends here")
+
+    try:
+        with pytest.raises(Refusal, match="the file ends here"):
+            Feed("trades", lambda: home.address, channels).send(rows())
+    finally:
+        home.gate.set()
+        home.stop()
+    assert home.over == []
+
+
+def test_a_home_without_room_is_asked_again_for_a_while(channels: Channels) -> None:
+    """It has too many calls, or sources: soon it may have room."""
+    home = Home([])
+    home.busy = 2
+    try:
+        assert Feed("trades", lambda: home.address, channels).send(batches(0, 1)) == 4
+        assert home.taken == [0, 1]
+        assert home.calls == 3
+        home.busy = 1000
+        with pytest.raises(Refusal, match="256 feeds already"):
+            Feed("trades", lambda: home.address, channels, patience_s=0.5).send(batches(2))
+    finally:
+        home.stop()
+    assert home.taken == [0, 1]
 
 
 def test_a_call_that_broke_while_nothing_was_sent_is_made_anew(channels: Channels) -> None:
