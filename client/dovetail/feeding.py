@@ -294,7 +294,7 @@ class _Call:
         self.requests.put(message)
 
     def close(self, last: bytes | None = None) -> None:
-        """End it, with a last message if there is one, and the thread, whose end is `call_ended`."""
+        """End it, after a last message if there is one, and the thread, which ends the call."""
         if last is not None:
             self.requests.put(last)
         self.requests.put(None)

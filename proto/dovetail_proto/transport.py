@@ -68,14 +68,20 @@ class Security:
 
 
 def open_channel(
-    address: str, security: Security, *, to: str = certificate_roles.MANAGER
-) -> grpc.Channel:
+    address: str,
+    security: Security,
+    *,
+    to: str = certificate_roles.MANAGER,
+    asynchronous: bool = False,
+) -> Any:
     """A channel to a server; it connects when first used, and again whenever it must.
 
     `to` is the server's role (`certificate_roles`): by certificate, nobody else is talked to.
+    `asynchronous`: one of `grpc.aio`, for the event loop that runs now.
     """
+    made = grpc.aio if asynchronous else grpc
     if security.authority is None:
-        return grpc.insecure_channel(address, options=OPTIONS)
+        return made.insecure_channel(address, options=OPTIONS)
     named = ("grpc.ssl_target_name_override", certificate_roles.host_name(to))
     options = [*OPTIONS, named] if security.shows_role else OPTIONS
     credentials = grpc.ssl_channel_credentials(
@@ -83,7 +89,7 @@ def open_channel(
         _pem(security.key) if security.key else None,
         _pem(security.certificate) if security.certificate else None,
     )
-    return grpc.secure_channel(address, credentials, options=options)
+    return made.secure_channel(address, credentials, options=options)
 
 
 def call_metadata(security: Security) -> list[tuple[str, str]]:

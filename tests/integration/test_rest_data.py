@@ -6,6 +6,7 @@ import base64
 import json
 import struct
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import httpx
@@ -88,6 +89,22 @@ def test_a_batch_that_is_sent_again_with_its_sequence_is_taken_in_once(rest: Run
         told = {"source": "mine", "sequence": 1, "rows": 1, "stream_rows": 1, "readers": 1}
         assert sent.json() == told
     assert len(rest.plane.taken) == 1
+
+
+def test_a_home_that_knows_no_source_any_more_gets_every_batch_once(rest: Running) -> None:
+    """It was started anew. What has no source of its own is sent again, under another name."""
+    with ThreadPoolExecutor(4) as pool:  # several sources of the server's own
+        answers = list(pool.map(lambda k: send(rest, ipc(batch(k))), range(8)))
+    rest.plane.forget_sources()
+    answers += [send(rest, ipc(batch(k))) for k in range(8, 12)]
+    assert {a.status_code for a in answers} == {200}
+    taken = [k for *_, b in rest.plane.taken for k in b["k"].to_pylist()]
+    assert sorted(taken) == list(range(12))
+    named = {"Dovetail_Source": "mine"}
+    assert send(rest, ipc(batch(1)), **named, Dovetail_Sequence="1").status_code == 200
+    rest.plane.forget_sources()
+    refused = send(rest, ipc(batch(2)), **named, Dovetail_Sequence="2")
+    rest.refused(refused, 409, "knows no such source")
 
 
 def test_a_source_without_a_sequence_is_refused(rest: Running) -> None:

@@ -67,6 +67,10 @@ class DataPlaneStandIn:
         self.reading_ended.clear()
         self.joined.set()
 
+    def forget_sources(self) -> None:
+        """As if it was started anew."""
+        self._marks.clear()
+
     def stop(self) -> None:
         """End every call."""
         self._server.stop(0)
@@ -80,6 +84,8 @@ class DataPlaneStandIn:
             with pa.ipc.open_stream(sent.payload) as reader:
                 batch = reader.read_next_batch()
             key = (sent.stream, sent.source)
+            if sent.sequence > 1 and key not in self._marks:
+                abort(context, Refusal(Domain.STREAM, "knows no such source", reason="source"))
             if sent.sequence > self._marks.get(key, 0):
                 self._marks[key] = sent.sequence
                 self.taken.append((sent.stream, sent.source, sent.sequence, batch))

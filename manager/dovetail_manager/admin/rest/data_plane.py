@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dovetail_manager.admin.rest.ingest_calls import IngestCall, IngestCalls
+from dovetail_manager.admin.rest.ingest_calls import IngestCalls
 from dovetail_manager.admin.rest.room import Room
 from dovetail_proto import feeds
 from dovetail_proto.channels import Channels, joined_rows
@@ -34,10 +34,10 @@ HELD_BYTES_MAX = 4 * BATCH_BYTES_MAX
 """Of bodies on their way: enough to keep several feeds busy, small beside a machine."""
 
 FEEDS_MAX = 32
-"""Batches under way at once; each takes a thread while its home takes it in."""
+"""Batches under way at once; each takes a call to its home."""
 
-INGEST_TIMEOUT_S = 60.0
-"""A home that is full pushes back; after a minute the sender should hear of it."""
+MOVING_S_MAX = 60.0
+"""How long the next home of a stream is looked for."""
 
 SOURCE_S_MAX = 300.0
 """Silent for longer, a source of ours is not used again: homes forget it after twice as long."""
@@ -57,7 +57,7 @@ class _Source:
     """A feed of ours, for batches that come without a source of their own, one after the other."""
 
     name: str = field(default_factory=lambda: f"rest-{secrets.token_hex(8)}")
-    sequence: int = 0  # of the last batch that was taken in
+    next: int = 1  # sequence of its next batch; all before it were taken in
     used_s: float = 0.0
 
 
@@ -66,9 +66,8 @@ class DataPlane:
 
     def __init__(self, security: Security, live: Callable[[], set[str]]) -> None:
         self._channels = Channels(security, live)
-        self._feeding = ThreadPoolExecutor(FEEDS_MAX, thread_name_prefix="rest-feed")
         self._reading = ThreadPoolExecutor(READERS_MAX, thread_name_prefix="rest-results")
-        self._calls = IngestCalls(self._channels)
+        self._calls = IngestCalls(security, live)
         self._sources: dict[str, list[_Source]] = {}  # by stream: those that nobody uses now
         self.held = Room(HELD_BYTES_MAX, "bytes in batches")
         self.feeds = Room(FEEDS_MAX, "batches")
@@ -76,10 +75,9 @@ class DataPlane:
         self.waits = Room(WAITS_MAX, "waits")
 
     def close(self) -> None:
-        """End all calls."""
+        """End all calls; those to homes end with their event loop."""
         self._channels.close()
-        for threads in (self._feeding, self._reading):
-            threads.shutdown(wait=False, cancel_futures=True)
+        self._reading.shutdown(wait=False, cancel_futures=True)
 
     async def feed(
         self,
@@ -100,9 +98,17 @@ class DataPlane:
         if given is not None:
             return *given, await self._ingest(address, home, batch(*given, payload))
         source = self._free_source(stream)
-        sequence = source.sequence + 1
-        ack = await self._ingest(address, home, batch(source.name, sequence, payload))
-        source.sequence, source.used_s = sequence, time.monotonic()
+        try:
+            ack = await self._ingest(address, home, batch(source.name, source.next, payload))
+        except Refusal as e:
+            if e.details.get("reason") != "source":
+                raise
+            # The home was started anew and knows none of ours. It has taken nothing of this batch,
+            # and nobody before it has: whoever was asked first has refused it, too.
+            self._sources.pop(stream, None)
+            source = _Source()
+            ack = await self._ingest(address, home, batch(source.name, source.next, payload))
+        sequence, source.next, source.used_s = source.next, source.next + 1, time.monotonic()
         self._sources.setdefault(stream, []).append(source)
         return source.name, sequence, ack
 
@@ -120,39 +126,16 @@ class DataPlane:
     ) -> feeds.IngestAck:
         """Send a batch; to the next home, if the stream is on its way there."""
         message = encode(batch)
-        end_s = time.monotonic() + INGEST_TIMEOUT_S
+        end_s = time.monotonic() + MOVING_S_MAX
         while True:
             try:
-                return await self._ingest_at(address, message)
+                with self.feeds.take():
+                    return await self._calls.ask(address, message)
             except Refusal as e:
                 if e.details.get("reason") != "home" or time.monotonic() > end_s:
                     raise
             await asyncio.sleep(HOME_S)
             address = await home()
-
-    async def _ingest_at(self, address: str, message: bytes) -> feeds.IngestAck:
-        used: list[IngestCall] = []
-
-        def send() -> feeds.IngestAck:
-            used.append(call := self._calls.take(address))
-            ack = call.ask(message)
-            self._calls.give_back(call)
-            return ack
-
-        def end() -> None:
-            for call in used:
-                call.end()
-
-        loop = asyncio.get_running_loop()
-        with self.feeds.take():
-            late = loop.call_later(INGEST_TIMEOUT_S, end)
-            try:
-                return await loop.run_in_executor(self._feeding, send)
-            except BaseException:
-                end()
-                raise
-            finally:
-                late.cancel()
 
     async def joined(self, homes: Mapping[str, str], query: str, timeout_s: float) -> int:
         """See `Channels.joined`; takes no thread."""
