@@ -23,7 +23,7 @@ from dovetail_manager.reports import Report
 from dovetail_manager.state import State
 from dovetail_proto.assignment import Phase
 from dovetail_proto.errors import Domain, Refusal
-from dovetail_proto.ids import ProcessorId, QueryName
+from dovetail_proto.ids import ProcessorId, QueryName, process_of
 from dovetail_proto.messages import Heard, Heartbeat, Join, Leave, Stage
 from dovetail_proto.partition_map import PartitionMap
 
@@ -61,6 +61,7 @@ class MemberWritten(Entry):
 
 def joined(state: State, m: Join) -> None:
     """A processor joins, or joins again because it does not know whether it was heard."""
+    _check_workers(state, m.processor)
     changed = state.membership.join(m, state.now_s)
     for member in changed:
         if member.state is MemberState.DEAD:
@@ -262,6 +263,43 @@ def _unwritten_at(state: State, query: Query, member: Member) -> bool:
     load = state.load.report(query.name, member)
     closed = load is not None and load.stage is Stage.CLOSED
     return query.placement.was_at(member.processor) and not closed
+
+
+def _check_workers(state: State, worker: ProcessorId) -> None:
+    """Refusal if what is here under its processor's former workers would be away for good.
+
+    One that had several threads has `p1.0`, `p1.1` and so on, one that had one has `p1`.
+    """
+    former = [
+        p
+        for p in sorted(state.membership.members)
+        if process_of(p) == process_of(worker) and ("." in p) != ("." in worker)
+    ]
+    held = next((f"{what} at worker {p!r}" for p in former if (what := _held_at(state, p))), "")
+    if held:
+        threads = len(former) if "." in former[0] else 1
+        raise wrong_state(
+            Domain.MEMBER,
+            f"processor {process_of(worker)!r} had --threads {threads} when it was here before, "
+            f"and now it has {1 if '.' not in worker else 'several'}: {held} would be away",
+            f"start it with --threads {threads}, or drop these first, or give it another name",
+        )
+
+
+def _held_at(state: State, processor: ProcessorId) -> str:
+    """What would be away without a processor: results of a query, or a stream's home."""
+    for query in state.queries.values():
+        record = query.record
+        found = any(
+            r.processor == processor and r.load.results and record.writes(r) for r in record.reports
+        )
+        kept = any(log.keeper == processor for log in record.kept)
+        if record.has_logs and (found or kept or query.placement.was_at(processor)):
+            return f"results of query {query.name!r}"
+    for stream in state.declared().values():
+        if stream.home == processor:
+            return f"the home of stream {stream.name!r}"
+    return ""
 
 
 def _of_account(state: State, processor: ProcessorId) -> bool:

@@ -38,9 +38,12 @@ def logs_to_read(query: QueryStatus, chosen: Collection[str] | None) -> Logs:
 
 def away(query: str, log: LogStatus) -> Unreachable:
     """The error if a log has no address."""
+    process, _, worker = log.processor.partition(".")
+    threads = f" and at least {int(worker) + 1} --threads" if worker else ""
     return Unreachable(
         f"processor {log.processor!r}, which has log {log.name!r} of query {query!r}, is away",
-        remedy=f"start it again with the data folder that it had, or {READ_OTHERS}",
+        remedy=f"start {process!r} again with the data folder that it had{threads}, or "
+        f"{READ_OTHERS}",
     )
 
 

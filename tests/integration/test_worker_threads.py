@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from dovetail import Query
 from dovetail.local_cluster import LocalCluster
+from dovetail_processor.shell.processor_settings import ProcessorSettings
+from dovetail_processor.shell.server import ProcessorServer
 from dovetail_proto.errors import Refusal
+from dovetail_proto.transport import Unreachable
 from kit.cluster_faults import until
 from kit.clusters import PAIR_SQL, pair, same_bag, small_cluster
 
@@ -119,3 +124,35 @@ def test_a_process_that_dies_takes_its_workers_along_and_comes_back(local: Local
     send(local, again, 0, 3000)
     assert query.close().state == "closed"
     assert same_bag(query.results().to_arrow(), sql(again), **again)
+
+
+def test_a_process_that_comes_back_with_another_number_of_threads_is_told_the_former_one(
+    tmp_path: Path,
+) -> None:
+    """Its results would be away; with as many as before they are read."""
+    with small_cluster(processors=1, threads=2, memory_bytes=128_000_000) as local:
+        tables = dict(zip(("l", "r"), pair(seed=6), strict=True))
+        query = submitted(local, "kept", tables)
+        send(local, tables, 0, 3000)
+        assert query.close().state == "closed"
+        local.kill("p1")
+        with pytest.raises(Unreachable, match=r"'p1\.\d'.* is away") as away:
+            until(lambda: local.cluster.status().processors[0].state == "dead", "p1 is dead")
+            query.results().to_arrow()
+        assert "--threads" in away.value.remedy
+        settings = ProcessorSettings(
+            "p1",
+            local.address,
+            128_000_000,
+            tmp_path,
+            version("dovetail"),
+            security=local.security,
+            threads=1,
+        )
+        other = ProcessorServer(*settings.of_workers())
+        other.start()
+        with pytest.raises(Refusal, match=r"'p1' had --threads 2 .*results of query 'kept'"):
+            until(lambda: other.wait(1.0), "it is refused")
+        other.stop()
+        local.start_processor("p1")
+        assert same_bag(query.results().to_arrow(), sql(tables), **tables)

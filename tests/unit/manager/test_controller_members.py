@@ -54,6 +54,30 @@ def test_a_member_is_welcomed_when_it_is_written_down() -> None:
     assert heard(successor) == [Heard(Epoch(2), A, 1, True), Heard(Epoch(2), B, 1, False)]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (("p.0", "p.1"), "p", "had --threads 2 .* has 1: results of query 'q' at worker 'p.0'"),
+        (("p",), "p.0", "had --threads 1 .* has several: results of query 'q' at worker 'p'"),
+    ],
+)
+def test_a_processor_does_not_come_back_with_other_workers_than_those_that_have_something(
+    before: tuple[str, ...], after: str, said: str
+) -> None:
+    """Its results would be away for good; the error names the threads that it had."""
+    manager = Manager()
+    manager.join(*before, "other")
+    manager.submit()
+    with pytest.raises(Refusal, match=said) as refused:
+        manager.join(after)
+    assert f"--threads {len(before)}" in refused.value.remedy
+    manager.join(*before, incarnation=2)
+    empty = Manager()
+    empty.join(*before, "other")
+    empty.join(after)
+    assert empty.controller.state.membership.members.keys() == {*before, "other", after}
+
+
 def test_members_that_are_long_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the store too, oldest first; not who had a part in a query that is there."""
     monkeypatch.setattr(membership, "GONE_MAX", 3)
