@@ -145,8 +145,8 @@ class Cluster:
         spill_above_ratio: float | None = None,
         inactive_after_s: float | None = None,
         productivity_half_life_s: float | None = None,
-        keep_results_s: float = 0.0,
-        keep_results_bytes: int | str = 0,
+        keep_results_s: float | None = None,
+        keep_results_bytes: int | str | None = None,
     ) -> Query:
         """Start a query over declared streams; returns when every processor runs it.
 
@@ -157,9 +157,10 @@ class Cluster:
         "4GB") tells `active-disk` how much may come. The rest says when and what is
         pushed to disk, where None is the cluster's setting; see docs/adaptation.md.
 
-        Logs keep everything, unless `keep_results_s` or `keep_results_bytes` say for how long, or
-        how much of each; with both, whichever is reached first. While the query runs, whole
-        segments go that are older, or that the rest is enough without.
+        `keep_results_s` and `keep_results_bytes` say for how long, and how much of each, logs keep
+        results; with both, whichever is reached first. 0 keeps everything, None is the cluster's
+        setting, which keeps everything unless it was set. While the query runs, whole segments go
+        that are older, or that the rest is enough without.
 
         QueryError if the SQL cannot be planned, Refusal if the name is taken or the query fails at
         once; of domain `busy` if it is submitted and a processor, which the error names, has not
@@ -184,9 +185,9 @@ class Cluster:
             inactive_after_s=inactive_after_s,
             productivity_half_life_s=productivity_half_life_s,
             keep_results_s=keep_results_s,
-            keep_results_bytes=keep_results_bytes
-            if isinstance(keep_results_bytes, int)
-            else parse_bytes(keep_results_bytes, what="keep_results_bytes"),
+            keep_results_bytes=parse_bytes(keep_results_bytes, what="keep_results_bytes")
+            if isinstance(keep_results_bytes, str)
+            else keep_results_bytes,
         )
         self.admin.submit(request)
         return self._query(name)

@@ -61,6 +61,10 @@ def _size(value: Any) -> Any:
     return _read(lambda: parse_bytes(str(value), what=""))
 
 
+def _size_or_none(value: Any) -> Any:
+    return 0 if str(value) == "0" else _size(value)
+
+
 def _share(value: Any) -> Any:
     return _read(lambda: parse_share(str(value), what=""))
 
@@ -85,6 +89,7 @@ def _place(text: str) -> str:
 
 Places = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_places)]
 Size = Annotated[int, BeforeValidator(_size)]
+SizeOrNone = Annotated[int, BeforeValidator(_size_or_none)]
 Share = Annotated[float, BeforeValidator(_share)]
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
@@ -145,6 +150,12 @@ class Settings(BaseSettings):
     push_fraction: Share = Field(0.3, description="share of the state that one push takes")
     productivity_half_life_s: Seconds = Field(
         0.0, description="after so long a combination counts half in P_o; 0: P_o is a plain sum"
+    )
+    keep_results_s: Seconds = Field(
+        0.0, description="how long result logs keep results, unless the query says; 0: for ever"
+    )
+    keep_results_bytes: SizeOrNone = Field(
+        0, description="how much of each result log is kept, unless the query says; 0: all"
     )
     move_interval_s: Seconds = Field(45.0, description="time between two rounds of moves")
     move_min_fraction: Share = Field(

@@ -66,6 +66,8 @@ class ManagerSettings:
     spark_masters: tuple[str, ...] = MASTERS_DEFAULT  # where clean-ups may run, the default first
     spill_root: str | None = None  # folder or URI for spill that no submission gives a place
     roots: tuple[str, ...] = ()  # what callers may name lies below these; see `Roots`
+    keep_results_s: float = 0.0  # of queries that do not say; 0: for ever
+    keep_results_bytes: int = 0  # likewise, of each log; 0: all
     adaptation: AdaptationSettings = field(default_factory=AdaptationSettings)
     moves: MoveSettings = field(default_factory=MoveSettings)
     sample_s: float = 1.0  # between two looks at the load
@@ -132,6 +134,7 @@ class ManagerServer:
                 spill_root=s.spill_root,
                 roots=Roots(s.roots),
                 spark_masters=s.spark_masters,
+                keep_results=(s.keep_results_s, s.keep_results_bytes),
             )
             self._loop.start()
         except BaseException:

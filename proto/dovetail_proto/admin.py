@@ -97,8 +97,8 @@ class Submit:
     spill_above_ratio: float | None = None  # θ_m
     inactive_after_s: float | None = None  # θ_t
     productivity_half_life_s: float | None = None  # of P_o; 0: it is a plain sum
-    keep_results_s: float = 0.0  # in result logs, or less by the bytes; 0: for ever
-    keep_results_bytes: int = 0  # of each result log, or less by age; 0: all
+    keep_results_s: float | None = None  # in result logs, or less by the bytes; 0: for ever
+    keep_results_bytes: int | None = None  # of each result log, or less by age; 0: all
 
 
 @dataclass(frozen=True, slots=True)

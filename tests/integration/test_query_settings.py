@@ -22,17 +22,17 @@ MANAGERS = {
     "spill_above_ratio": 0.5,
     "inactive_after_s": 7.0,
     "productivity_half_life_s": 3.0,
+    "keep_results_s": 7200.0,
+    "keep_results_bytes": 6_000_000,
 }
 OWN: dict[str, Any] = {
     "push_fraction": 0.4,
     "spill_above_ratio": 0.6,
     "inactive_after_s": 0.0,
     "productivity_half_life_s": 0.0,
+    "keep_results_s": 0.0,
+    "keep_results_bytes": 0,
 }
-KEPT = {"keep_results_s": 3600.0, "keep_results_bytes": 5_000_000}
-"""Of these the manager has no setting: without, everything is kept."""
-
-OWN |= KEPT
 FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in OWN.items()]
 
 
@@ -43,8 +43,9 @@ def test_a_query_has_its_own_settings_and_else_the_managers(
     (tmp_path / "q.sql").write_text(SQL)
     monkeypatch.setenv("DOVETAIL_PUSH_FRACTION", "90%")
     monkeypatch.setenv("DOVETAIL_SPILL_ABOVE_RATIO", "95%")
-    settings = AdaptationSettings(**MANAGERS)
-    with small_cluster(processors=1, here="manager", adaptation=settings) as local:
+    kept = {name: value for name, value in MANAGERS.items() if name.startswith("keep")}
+    settings = AdaptationSettings(**{n: v for n, v in MANAGERS.items() if n not in kept})
+    with small_cluster(processors=1, here="manager", adaptation=settings, **kept) as local:
         cluster = local.cluster
         cluster.stream("s", pa.schema([("k", pa.int64())]))
         monkeypatch.setenv("DOVETAIL_URL", local.url)
@@ -72,5 +73,10 @@ def test_a_query_has_its_own_settings_and_else_the_managers(
         queries = {q.name: q for q in cluster.queries()}
         assert len(queries) == 9
         for name, status in queries.items():
-            wanted = OWN if name.endswith("-own") else {**MANAGERS, **dict.fromkeys(KEPT, 0)}
+            wanted = OWN if name.endswith("-own") else MANAGERS
             assert {n: getattr(status, n) for n in wanted} == wanted, name
+        shown = run_command("status", "shell").out
+        assert "for 7200 s, 6.0 MB of each log" in shown
+        assert "of each log" not in run_command("status", "shell-own").out
+        counted = cluster.submit(SQL, name="counted", counting=True).status()
+        assert (counted.keep_results_s, counted.keep_results_bytes) == (0, 0)

@@ -136,8 +136,8 @@ def test_a_process_that_comes_back_with_another_number_of_threads_is_told_the_fo
         send(local, tables, 0, 3000)
         assert query.close().state == "closed"
         local.kill("p1")
+        until(lambda: states(local) == {"p1": {"dead"}}, "p1 is dead")
         with pytest.raises(Unreachable, match=r"'p1\.\d'.* is away") as away:
-            until(lambda: local.cluster.status().processors[0].state == "dead", "p1 is dead")
             query.results().to_arrow()
         assert "--threads" in away.value.remedy
         settings = ProcessorSettings(

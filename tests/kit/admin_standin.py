@@ -219,8 +219,8 @@ class AdminStandIn(AdminService):
             logs=tuple(a.LogStatus(p, p, self.plane.address, RUN, 0) for p in PROCESSORS),
             cleanup=(),
             warning="",
-            keep_results_s=request.keep_results_s,
-            keep_results_bytes=request.keep_results_bytes,
+            keep_results_s=request.keep_results_s or 0.0,
+            keep_results_bytes=request.keep_results_bytes or 0,
         )
         self.queries[request.name] = made
         return made

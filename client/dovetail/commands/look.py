@@ -220,6 +220,12 @@ def _logs(q: a.QueryStatus) -> str:
     return f"result logs: {', '.join(logs)}"
 
 
+def _kept(q: a.QueryStatus) -> str:
+    age = f"for {q.keep_results_s:g} s" if q.keep_results_s else ""
+    size = f"{format_bytes(q.keep_results_bytes)} of each log" if q.keep_results_bytes else ""
+    return ", ".join(filter(None, (age, size)))
+
+
 def _show_query(q: a.QueryStatus) -> None:
     facts = {
         "query": q.name,
@@ -232,6 +238,8 @@ def _show_query(q: a.QueryStatus) -> None:
         "results go to": q.results_place or ("nowhere: counted" if q.counting else _logs(q)),
         "spill": q.spill or "nowhere: nothing may go to disk",
     }
+    if q.keep_results_s or q.keep_results_bytes:
+        facts["results kept"] = _kept(q)
     if q.warning:
         facts["warning"] = q.warning
     if q.cleanup:

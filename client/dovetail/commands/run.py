@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from dovetail.commands.processor_options import Threads
 from dovetail.quantities import format_bytes, format_count, parse_bytes, parse_share
 from dovetail_proto.errors import ConfigError, InputError
 
@@ -55,16 +56,7 @@ def run(
     memory: Annotated[
         str, typer.Option(metavar="SIZE", help="Limit on state, queues and output together.")
     ] = "1GiB",
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=256,
-            metavar="N",
-            help="Threads that share --memory; one per core by default, fewer if memory is small.",
-            show_default=False,
-        ),
-    ] = None,
+    threads: Threads = None,
     processors: Annotated[
         int,
         typer.Option(

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dovetail.commands.processor_options import Threads
+
 if TYPE_CHECKING:
     from dovetail.settings import Settings
 
@@ -59,6 +61,8 @@ def manager(*, root: Root = None, config: Config = None, tethered: Tethered = Fa
             spark_masters=settings.masters(),
             spill_root=settings.spill,
             roots=settings.roots(),
+            keep_results_s=settings.keep_results_s,
+            keep_results_bytes=settings.keep_results_bytes,
             adaptation=settings.adaptation(),
             dead_after_s=settings.dead_after_s,
         )
@@ -84,17 +88,7 @@ def processor(
             show_default=False,
         ),
     ] = None,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=256,
-            metavar="N",
-            help="Threads that share its memory, each a worker with groups of its own; one per "
-            "core by default, fewer if memory is small.",
-            show_default=False,
-        ),
-    ] = None,
+    threads: Threads = None,
     root: Root = None,
     config: Config = None,
     tethered: Tethered = False,

@@ -86,13 +86,22 @@ def submit(
         ),
     ] = None,
     keep_results_s: Annotated[
-        float,
-        typer.Option(min=0, metavar="SECONDS", help="Keep results for so long; 0: for ever."),
-    ] = 0.0,
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="Keep results for so long; 0: for ever.",
+            show_default=False,
+        ),
+    ] = None,
     keep_results_bytes: Annotated[
-        str,
-        typer.Option(metavar="SIZE", help="Keep so much of each processor's results; 0: all."),
-    ] = "0",
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Keep so much of each processor's results; 0: all.",
+            show_default=False,
+        ),
+    ] = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:

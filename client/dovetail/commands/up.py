@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from dovetail.commands.processor_options import Threads
 from dovetail.quantities import format_bytes
 from dovetail_proto.errors import ConfigError, Domain, DovetailError, Refusal
 
@@ -50,17 +51,7 @@ def up(
         str | None,
         typer.Option(metavar="SIZE", help="Limit of each processor; 256MB.", show_default=False),
     ] = None,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=256,
-            metavar="N",
-            help="Threads of each processor, sharing its memory; the cores are dealt among the "
-            "processors by default.",
-            show_default=False,
-        ),
-    ] = None,
+    threads: Threads = None,
     policy: Annotated[
         Policy | None,
         typer.Option(
@@ -229,6 +220,8 @@ def _local(settings: Settings, *, detached: bool) -> LocalCluster:
         threads=settings.threads or threads_by_default(settings.memory, settings.processors),
         data_dir=settings.data_dir,
         policy=settings.policy,
+        keep_results_s=settings.keep_results_s,
+        keep_results_bytes=settings.keep_results_bytes,
         adaptation=settings.adaptation(),
         store=settings.store,
         spill=settings.spill,

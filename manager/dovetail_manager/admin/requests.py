@@ -89,22 +89,32 @@ def record_of(
     roots: Roots,
     spill_root: str | None,
     adaptation: AdaptationSettings,
+    keep_results: tuple[float, int],
     created_s: float,
 ) -> QueryRecord:
-    """The record of a submission; ConfigError names the field that cannot be worked with."""
+    """The record of a submission; ConfigError names the field that cannot be worked with.
+
+    `keep_results` is for how long and how much of each of its logs, if it does not say.
+    """
     if request.counting and request.results:
         raise ConfigError(
             f"query {request.name!r}: results that are only counted go to no folder",
             remedy="leave out `results` or `counting`",
         )
     keeps_some = request.keep_results_s or request.keep_results_bytes
-    if keeps_some and (request.counting or request.results):
+    has_logs = not (request.counting or request.results)
+    if keeps_some and not has_logs:
         raise ConfigError(
             f"query {request.name!r}: what is kept of result logs is said, and it has none",
             remedy="leave out `keep_results_s` and `keep_results_bytes`",
         )
-    if not 0 <= request.keep_results_s < float("inf"):
-        raise ConfigError(f"keep_results_s {request.keep_results_s} is no time to keep results")
+    keep_s, keep_bytes = keep_results if has_logs else (0.0, 0)
+    if request.keep_results_s is not None:
+        keep_s = request.keep_results_s
+    if request.keep_results_bytes is not None:
+        keep_bytes = request.keep_results_bytes
+    if not 0 <= keep_s < float("inf"):
+        raise ConfigError(f"keep_results_s {keep_s} is no time to keep results")
     record = QueryRecord(
         name=QueryName(request.name),
         plan=plan,
@@ -115,8 +125,8 @@ def record_of(
         spill=place("spill", request.spill, roots),
         results=new_folder("results", request.results, roots),
         counting=request.counting,
-        keep_results_s=request.keep_results_s,
-        keep_results_bytes=request.keep_results_bytes,
+        keep_results_s=keep_s,
+        keep_results_bytes=keep_bytes,
     )
     if record.spill is None and spill_root is not None:
         # A folder of its own for every submission: the name may be used again.

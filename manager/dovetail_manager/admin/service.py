@@ -64,12 +64,14 @@ class AdminService:
         roots: Roots,
         spill_root: str | None = None,
         spark_masters: Sequence[str] = (),
+        keep_results: tuple[float, int] = (0.0, 0),
     ) -> None:
         self._loop = loop
         self._name = name
         self._roots = roots  # what callers may name lies below these
         self._cleanups = Cleanups(loop, spark_masters, roots)
         self._spill_root = spill_root  # where spilled state goes that no submission gives a place
+        self._keep_results = keep_results  # seconds, bytes of each log; 0: all
 
     @property
     def cleanups(self) -> Cleanups:
@@ -150,6 +152,7 @@ class AdminService:
             roots=self._roots,
             spill_root=self._spill_root,
             adaptation=self._loop.settings.adaptation,
+            keep_results=self._keep_results,
             created_s=self._loop.now_s(),
         )
         self._loop.call(

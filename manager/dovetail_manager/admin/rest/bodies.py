@@ -88,10 +88,12 @@ class NewQuery(Request):
     spill_above_ratio: Share | None = Field(None, description=OWN)
     inactive_after_s: Seconds | None = Field(None, description=OWN)
     productivity_half_life_s: Seconds | None = Field(None, description=f"{OWN}; 0: plain sum")
-    keep_results_s: Seconds = Field(
-        0.0, description="in result logs, or less by the bytes; 0: for ever"
+    keep_results_s: Seconds | None = Field(
+        None, description=f"in result logs, or less by the bytes; 0: for ever; {OWN}"
     )
-    keep_results_bytes: Count = Field(0, description="of each result log, or less by age; 0: all")
+    keep_results_bytes: Count | None = Field(
+        None, description=f"of each result log, or less by age; 0: all; {OWN}"
+    )
 
     def plain(self) -> a.Submit:
         """As the manager takes it."""
