@@ -38,7 +38,7 @@ class Home:
         self.gate.set()
         self._break_after = break_after
         self._forget_ack = forget_ack
-        self._last: dict[str, int] = {}
+        self.last: dict[str, int] = {}  # sequence by source
         handler = grpc.stream_stream_rpc_method_handler(self._ingest)
         self._server = start_server(
             "127.0.0.1:0", TOKEN, {"dovetail.v1.DataPlane": {"Ingest": handler}}
@@ -66,10 +66,10 @@ class Home:
                 values = reader.read_next_batch().column(0).unique().to_pylist()
             if -1 in values:
                 abort(context, InputError("not this one", remedy="send another"))
-            last = self._last.get(sent.source, 0)
+            last = self.last.get(sent.source, 0)
             if sent.sequence > last:
                 assert sent.sequence == last + 1
-                self._last[sent.source] = sent.sequence
+                self.last[sent.source] = sent.sequence
                 self.taken += values
             if left is not None:
                 left -= 1
@@ -122,7 +122,7 @@ def test_a_feed_follows_its_stream_to_another_home(channels: Channels) -> None:
         if not asked.is_set():
             asked.set()
             return homes[0].address
-        homes[1]._last.update(homes[0]._last)
+        homes[1].last.update(homes[0].last)
         return homes[1].address
 
     try:
@@ -195,6 +195,7 @@ def test_a_home_without_room_is_asked_again_for_a_while(channels: Channels) -> N
 def test_a_call_that_broke_while_nothing_was_sent_is_made_anew(channels: Channels) -> None:
     """Nothing of it is unanswered, so the next sending does not fail."""
     homes = [Home([]), Home([])]
+    homes[1].last = homes[0].last  # a new home knows what the former one has
     now = 0
     feed = Feed("trades", lambda: homes[now].address, channels)
     try:
