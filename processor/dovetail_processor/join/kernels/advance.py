@@ -9,9 +9,9 @@ Once inputs have ended, a group that was never pushed holds all of their rows. T
 what is there: without a partner in each ended input it can meet nobody, ever, and is passed by;
 where all other inputs have ended it is combined and not kept. Neither makes a slot.
 
-Memory latency rules this loop, so rows go through it in blocks, a pipeline of three stages: ask for
-the slots of block b + 2, find the slots of block b + 1 and ask for the rows they lead to, combine
-and link the rows of block b.
+Memory latency rules this loop, so rows go through it in blocks, a pipeline of stages: ask for the
+slots of block b + 2, find the slots of block b + 1 and ask for the rows they lead to where every
+input has one, ask for the rows behind those of block b, combine and link the rows of block b.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from dovetail_processor.join.kernels.raw import (
     KEYED,
     PARTS,
     SLAB,
+    SLOT_WORDS,
     WORDS,
     Memory,
     load,
@@ -69,6 +70,8 @@ DONE, CHUNK_FULL, MEMORY_SHORT = 0, 1, 2
 NOBODY = -1  # in place of a slot: a row's key is not there, and needs none
 
 BLOCK_ROWS = 64  # enough misses under way to hide one; the block's slots stay in the first cache
+
+SEARCHED_SLOTS = 3  # what a search for a key that is not there looks at, in a page at its usual load
 
 _u32 = nb.uint32[::1]
 _i64 = nb.int64[::1]
@@ -207,12 +210,14 @@ def _combine(m: Any, out: Any, capacity: Any, cursor: Any, i: Any, n: Any, row: 
 
 @nb.njit(cache=True, nogil=True, forceinline=True)
 def _ask(m: Any, hashes: Any, group_of: Any, first: Any, end: Any) -> None:
-    """First stage: prefetch the slots of rows first … end − 1."""
+    """First stage: prefetch the slots at which searches for rows first … end − 1 may end."""
     for r in range(first, end):
         low = load(hashes, 2 * r)
         entry = entry_of(m, load_int(group_of, r), low)
         if entry != 0:
-            prefetch(m[WORDS], home_of(m, entry, low))
+            home = home_of(m, entry, low)
+            prefetch(m[WORDS], home)
+            prefetch(m[WORDS], home + SEARCHED_SLOTS * m[SLOT_WORDS] - 1)
 
 
 @nb.njit(cache=True, nogil=True, forceinline=True)
@@ -246,6 +251,15 @@ def _is_whole(generations: Any, g: Any) -> Any:
 
 
 @nb.njit(cache=True, nogil=True, forceinline=True)
+def _meets(m: Any, i: Any, heads: Any) -> Any:
+    """Whether a key, whose chain heads are at `heads`, has a row in every input but `i`."""
+    for j in range(m[INPUTS]):
+        if j != i and load(m[WORDS], heads + j) == 0:
+            return False
+    return True
+
+
+@nb.njit(cache=True, nogil=True, forceinline=True)
 def _locate_block(
     m: Any, hashes: Any, group_of: Any, keys: Any, i: Any, first: Any, end: Any, slots: Any
 ) -> Any:
@@ -257,11 +271,26 @@ def _locate_block(
         if slot != 0:
             slot = _locate(m, hashes, group_of, keys, r)
         store_long(slots, r - first, slot)
-        if slot > 0:
+        if slot > 0 and _meets(m, i, slot + head):
             for j in range(m[INPUTS]):
                 if j != i:
                     prefetch(m[WORDS], load(m[WORDS], slot + head + j))
     return growths
+
+
+@nb.njit(cache=True, nogil=True, forceinline=True)
+def _follow(m: Any, i: Any, rows: Any, slots: Any) -> None:
+    """Third stage: prefetch the second rows of the chains that a block will walk.
+
+    Not after an index page has moved: a stale slot leads anywhere.
+    """
+    head = 2 + m[KEYED]
+    for r in range(rows):
+        slot = load_long(slots, r)
+        if slot > 0 and _meets(m, i, slot + head):
+            for j in range(m[INPUTS]):
+                if j != i:
+                    prefetch(m[WORDS], load(m[WORDS], load(m[WORDS], slot + head + j)))
 
 
 @nb.njit(
@@ -321,6 +350,8 @@ def advance(
     while first < rows:
         after = min(end + BLOCK_ROWS, rows)
         _ask(m, hashes_at, group_at, after, min(after + BLOCK_ROWS, rows))
+        if load_long(m[SLAB], GROWTHS) == growths:
+            _follow(m, i, end - first, here)
         growths_ahead = _locate_block(m, hashes_at, group_at, keys, i, end, after, ahead)
         for r in range(first, end):
             g = np.int64(group_of[r])
@@ -346,11 +377,7 @@ def advance(
                 if row == 0 and not (whole and all_ended):
                     cursor[ROW] = r
                     return MEMORY_SHORT
-                matched = silent == 0
-                for j in range(n):
-                    if j != i and load(words, slot + head + j) == 0:
-                        matched = False
-                        break
+                matched = silent == 0 and _meets(m, i, slot + head)
                 if matched:
                     for j in range(n):
                         position = load(words, slot + head + j)
