@@ -2,7 +2,8 @@
 
     home:      Stamped   rows of a stream, each with its sequence
     evaluate:  Stamped   fewer rows, other columns, the same sequences
-    split:     Keyed     each row's key hashed, and its partition group; no row with a null key
+    split:     Keyed     each row's key hashed, and its partition group; no row with a null key;
+                         whole for the workers of the process, each with the positions of its rows
     join:      puts the rows in group order, drops those that its marks have seen
 
 A sequence is a row's number in its stream, dense from 0, given once by the stream's home. The rows
@@ -68,21 +69,47 @@ def stamped(rows: pa.RecordBatch, first: int, offsets: NDArray[np.uint32] | None
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """Rows of one input whose keys are hashed; none has a null in its key."""
+    """Rows of one input whose keys are hashed; none has a null in its key.
+
+    The workers of a process share a batch instead of copying out of it: each gets all of it, with
+    the positions of the rows that are meant. What `size_bytes` say of all sharers is together at
+    least what the batch takes, however unequal their parts.
+    """
 
     stamped: Stamped
     keys: Keys
     groups: NDArray[np.int32]
+    chosen: NDArray[np.int32] | None = None  # positions of those meant, ascending; None: all
+    sharers: int = 1
 
     @property
     def rows(self) -> pa.RecordBatch:
-        """The rows."""
+        """The rows, with those of other sharers."""
         return self.stamped.rows
 
     @property
+    def count(self) -> int:
+        """How many rows are meant."""
+        return self.groups.size if self.chosen is None else self.chosen.size
+
+    @property
+    def positions(self) -> NDArray[np.int32]:
+        """Of the rows that are meant, ascending."""
+        return np.arange(self.groups.size, dtype=np.int32) if self.chosen is None else self.chosen
+
+    @property
     def size_bytes(self) -> int:
-        """Of the rows and their sequences."""
-        return self.stamped.size_bytes
+        """Of the rows that are meant and their sequences."""
+        whole = self.stamped.size_bytes
+        return max(whole * self.count // max(1, self.groups.size), whole // self.sharers)
+
+    def positions_in(self, groups: NDArray[np.bool_]) -> NDArray[np.int32]:
+        """Of the rows that are meant, those of some groups."""
+        return self.positions[groups[self.groups[self.positions]]]
+
+    def share(self, positions: NDArray[np.int32], sharers: int) -> Keyed:
+        """The rows at some positions, ascending, beside so many others who share the batch."""
+        return Keyed(self.stamped, self.keys, self.groups, positions, sharers)
 
     def take(self, positions: NDArray[Any]) -> Keyed:
         """A copy of the rows at some positions, ascending: it keeps nothing of the others."""

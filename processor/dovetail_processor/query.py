@@ -108,7 +108,9 @@ class Query:
             relief=self.memory,
             piece_bytes=bounds.shares.output,
         )
-        self.links = Links(task.name, task.map, piece_bytes=bounds.shares.batch, post=self._post)
+        self.links = Links(
+            task.name, here, task.map, piece_bytes=bounds.shares.batch, post=self._post
+        )
         self.inputs = QueryInputs(task.plan, self.links, queues, bounds.shares.batch)
         self.inputs.host(task.split_hosts.get(here, ()))
         self.moves = GroupMoves(
@@ -375,6 +377,11 @@ class Query:
     def reads(self) -> bool:
         """Whether its splits want what comes on their streams, or what came before it closed."""
         return self.stage is Stage.RUNNING and not self.closing
+
+    @property
+    def ended(self) -> tuple[bool, ...]:
+        """Of which inputs the end has reached this join."""
+        return tuple(end.ended for end in self.ends)
 
     def has_ended(self, stream: str) -> bool:
         """Whether the join here knows that no row of a stream comes any more."""

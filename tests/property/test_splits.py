@@ -44,7 +44,8 @@ def group_of(key: int) -> int:
 class Far:
     """Both joins: link ends that take one batch at a time and note what came for which group."""
 
-    def __init__(self, window_bytes: int) -> None:
+    def __init__(self, window_bytes: int, near: bool) -> None:
+        self.near = near
         self.ends = {p: LinkEnd(window_bytes) for p in (P1, P2)}
         self.got: dict[tuple[ProcessorId, int], list[int]] = defaultdict(list)
         self.markers: list[tuple[ProcessorId, object]] = []
@@ -54,14 +55,16 @@ class Far:
         self.lossy = False
 
     def post(self, split: SplitId, to: ProcessorId, frames: list[tuple[int, Item | None]]) -> None:
-        """Frames arrive, unless they are lost; at p2 through bytes."""
+        """Frames arrive, unless they are lost; at p2 through bytes, unless it is near."""
         self.posts += len(frames)
         for number, item in frames:
             if self.lossy and number % 2:
                 continue
             size_bytes = item.size_bytes if isinstance(item, Keyed) else 0
             came = (split, number, item, size_bytes)
-            _, number_, item_, size_ = came if to == P1 else unpack(pack(*came[:3]), lambda _: PLAN)
+            if to != P1 and not self.near:
+                came = unpack(pack(*came[:3]), lambda _: PLAN)
+            _, number_, item_, size_ = came
             end = self.ends[to]
             if end.arrived(number_, item_, size_) and isinstance(item_, EndOfMovedPartitions):
                 end.overtake(np.arange(PARTITIONS) == self.moving[item_.chunk])
@@ -71,9 +74,11 @@ class Far:
         end = self.ends[to]
         if len(end):
             batch = end.take()
-            for group, n in zip(batch.groups.tolist(), batch.rows["n"].to_pylist(), strict=True):
-                self.got[to, group].append(n)
-            assert batch.stamped.sequences().tolist() == batch.rows["n"].to_pylist()
+            numbers = batch.rows["n"].to_numpy()
+            for at in batch.positions.tolist():
+                self.got[to, int(batch.groups[at])].append(int(numbers[at]))
+            assert batch.count == batch.positions.size
+            assert batch.stamped.sequences().tolist() == numbers.tolist()
             end.finished()
         while (marker := end.marker()) is not None:
             self.markers.append((to, marker))
@@ -82,15 +87,17 @@ class Far:
 
 
 class Case:
-    """A split on p1 with links to both joins."""
+    """A split on p1 with links to both joins; `near`: they are workers of one process."""
 
-    def __init__(self, window_bytes: int) -> None:
+    def __init__(self, window_bytes: int, *, near: bool = False) -> None:
         self.now_s = 0.0
-        self.far = Far(window_bytes)
+        self.near = near
+        self.far = Far(window_bytes, near)
         self.map = PartitionMap.initial(
             QueryName("q"), [(P1, P2)[g % 2] for g in range(PARTITIONS)]
         )
-        self.links = Links(QueryName("q"), self.map, piece_bytes=64, post=self.far.post)
+        self.links = Links(QueryName("q"), P1, self.map, piece_bytes=64, post=self.far.post)
+        self._adopt()
         self.arc: Arc[Stamped] = Arc(1)
         self.split = Split(SPLIT, PLAN, 0, arcs=(self.arc,), links=self.links, piece_bytes=64)
         self.links.host({SPLIT: self.split})
@@ -145,8 +152,13 @@ class Case:
     def move(self, group: int, to: ProcessorId) -> None:
         """The end of a move: the map names another owner, and the group is released to it."""
         self.map = self.map.moved([GroupId(group)], to)
-        self.links.adopt(self.map)
+        self._adopt()
         self.release(group, to)
+
+    def _adopt(self) -> None:
+        self.links.adopt(self.map)
+        if self.near:
+            self.links.near = set(range(len(self.map.processors)))
 
 
 KEYS = st.lists(st.none() | st.integers(0, 30), max_size=12)
@@ -158,12 +170,12 @@ STEPS = st.lists(
 )
 
 
-@given(STEPS, st.sampled_from([40, 200, 4000]))
+@given(STEPS, st.sampled_from([40, 200, 4000]), st.booleans())
 def test_rows_reach_the_owner_of_their_group_once_and_in_order(
-    steps: list[tuple[str, object]], window_bytes: int
+    steps: list[tuple[str, object]], window_bytes: int, near: bool
 ) -> None:
     """Through credit, loss, and moves that hold groups back in the middle of it all."""
-    case = Case(window_bytes)
+    case = Case(window_bytes, near=near)
     held: dict[int, int] = {}  # group on its way: how many rows its former owner must have
     for what, value in steps:
         case.now_s += 0.3
@@ -295,3 +307,17 @@ def test_rows_held_back_do_not_keep_their_batch_in_memory() -> None:
     assert held.groups.base is None
     assert held.stamped.offsets is not None
     assert held.stamped.offsets.base is None
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=12))
+def test_the_workers_of_a_process_share_a_batch_and_count_all_of_it(keys: list[int]) -> None:
+    """Nothing is copied where both have rows; what both say that they hold is all of the batch."""
+    case = Case(window_bytes=1 << 20, near=True)
+    case.split = Split(SPLIT, PLAN, 0, arcs=(case.arc,), links=case.links, piece_bytes=1 << 20)
+    case.links.host({SPLIT: case.split})
+    case.take(keys)
+    case.acknowledge()
+    shared = [end.take() for end in case.far.ends.values() if len(end)]
+    assert sum(x.count for x in shared) == len(keys)
+    assert sum(x.size_bytes for x in shared) >= max(x.stamped.size_bytes for x in shared) - 1
+    assert len({id(x.rows) for x in shared}) == 1

@@ -26,7 +26,8 @@ _NO_TEXT = np.zeros(0, np.uint32)
 class Encoder:
     """The columns of one batch, ready to be copied into rows wherever those get their room."""
 
-    def __init__(self, layout: RowLayout, batch: pa.RecordBatch) -> None:
+    def __init__(self, layout: RowLayout, batch: pa.RecordBatch, order: NDArray[np.int32]) -> None:
+        """`order`: the positions of the rows that may be copied."""
         check_nulls(layout, batch)
         self._layout = layout
         self._valid = [_valid_of(c, batch.column(k)) for k, c in enumerate(layout.columns)]
@@ -41,14 +42,14 @@ class Encoder:
         ]
         """Columns in which this batch holds nulls; a key's never get into a row."""
         self.heap_need = _NO_TEXT
-        """Words of text of each row, in the order of arrival; empty if the layout has no text."""
+        """Words of text of each row, by position; empty if the layout has no text."""
         if layout.has_text:
             self.heap_need = np.zeros(batch.num_rows, np.uint32)
             for column, values, valid in zip(
                 layout.columns, self._values, self._valid, strict=True
             ):
                 if column.kind is Kind.TEXT:
-                    kernels.add_heap_need(self.heap_need, values[0], valid)
+                    kernels.add_heap_need(self.heap_need, values[0], valid, order)
 
     def scatter(self, slab: Slab, place: Placement, first: int, end: int) -> None:
         """Copy rows first … end − 1 (in group order) to their addresses; nested columns aside."""
@@ -154,12 +155,14 @@ def text_bytes(slab: Slab, column: Column, rows_at: NDArray[np.uint32]) -> NDArr
     return lengths
 
 
-def value_bytes(column: Column, array: pa.Array) -> NDArray[np.int64]:
-    """Bytes of each value of a text column; of nested values the mean, at least 1."""
+def value_bytes(
+    column: Column, array: pa.Array, positions: NDArray[np.uint32]
+) -> NDArray[np.int64]:
+    """Bytes of some values of a text column; of nested values the mean, at least 1."""
     if column.kind is Kind.TEXT:
         offsets: NDArray[np.int32] = _values_of(column, array)[0]
-        return np.diff(offsets).astype(np.int64)
-    return np.full(len(array), 1 + int(array.nbytes) // max(1, len(array)), np.int64)
+        return (offsets[positions + 1] - offsets[positions]).astype(np.int64)
+    return np.full(positions.size, 1 + int(array.nbytes) // max(1, len(array)), np.int64)
 
 
 def _decode_valid(

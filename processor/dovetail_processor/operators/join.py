@@ -158,7 +158,7 @@ class Join:
         i = next((i for i in ready if self.inputs[i].urgent), ready[0])
         self._turn = (i + 1) % n
         rows = self.inputs[i].take()
-        self.statistics.rows_in += rows.rows.num_rows
+        self.statistics.rows_in += rows.count
         self._begun_s = now_s
         touched = self.state.begin(i, rows, now_s)
         if not self.live[touched].all():

@@ -75,9 +75,10 @@ class LinkEnd:
         items = [*self._items]
         items[-1] = (number, None, size_bytes)
         for at, (number, rows, size_bytes) in enumerate(items):
-            if isinstance(rows, Keyed) and (chosen := moving[rows.groups]).any():
-                self._ahead.append(rows.take(np.flatnonzero(chosen)))
-                rest = None if chosen.all() else rows.take(np.flatnonzero(~chosen))
+            if isinstance(rows, Keyed) and (first := rows.positions_in(moving)).size:
+                self._ahead.append(rows.take(first))
+                others = rows.positions_in(~moving)
+                rest = rows.take(others) if others.size else None
                 items[at] = (number, rest, size_bytes)
         self._ahead.append(marker)
         self._items = deque(items)

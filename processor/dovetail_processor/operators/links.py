@@ -21,7 +21,7 @@ from dovetail_processor.batches import Keyed
 from dovetail_processor.moves.link import Outbox
 from dovetail_proto.cluster_memory import HELD_BATCHES, WAITING_BATCHES
 from dovetail_proto.feeds import EndOfInput
-from dovetail_proto.ids import GroupId, MoveId, ProcessorId, QueryName, SplitId
+from dovetail_proto.ids import GroupId, MoveId, ProcessorId, QueryName, SplitId, process_of
 from dovetail_proto.messages import EndOfMovedPartitions
 from dovetail_proto.partition_map import PartitionMap
 
@@ -62,9 +62,16 @@ class Links:
     """All splits of one query on this worker, and their links to every processor."""
 
     def __init__(
-        self, query: QueryName, known: PartitionMap, *, piece_bytes: int, post: Post
+        self,
+        query: QueryName,
+        here: ProcessorId,
+        known: PartitionMap,
+        *,
+        piece_bytes: int,
+        post: Post,
     ) -> None:
         self._query = query
+        self._here = here
         self._piece_bytes = piece_bytes
         self._post = post
         self.lent_bytes = 0
@@ -80,6 +87,9 @@ class Links:
         """Route by this map from now on."""
         self.processors = known.processors
         self.owners = known.owners
+        process = process_of(self._here)
+        self.near = {n for n, p in enumerate(known.processors) if process_of(p) == process}
+        """Places in the map of the workers of this process."""
 
     # How much is on its way -----------------------------------------------------------------------
 
@@ -276,14 +286,14 @@ class Links:
         self, split: SplitId, to: ProcessorId, rows: Keyed, chosen: NDArray[np.bool_]
     ) -> None:
         """Put a piece that waited back behind the others, without the rows that are held now."""
-        mine = chosen[rows.groups]
+        mine = rows.positions_in(chosen)
         box = self._link(split, to).outbox
-        if not mine.any():
+        if not mine.size:
             box.offer(rows, rows.size_bytes)
             return
-        self.splits[split].hold(rows.take(np.flatnonzero(mine)))
-        if not mine.all():
-            rest = rows.take(np.flatnonzero(~mine))
+        self.splits[split].hold(rows.take(mine))
+        if mine.size < rows.count:
+            rest = rows.take(rows.positions_in(~chosen))
             box.offer(rest, rest.size_bytes)
 
     def _link(self, split: SplitId, to: ProcessorId) -> _Link:

@@ -4,7 +4,8 @@
                                  │              └▶ link to p2
                                  └▶ held back: its group is being moved
 
-A batch is cut by owner in one vectorised pass, into copies: a piece keeps nothing of the others.
+A batch is cut by owner in one vectorised pass. The workers of this process share it; what goes to
+other processors, or is held back, is copied: it keeps nothing of the others.
 """
 
 from __future__ import annotations
@@ -21,8 +22,6 @@ from dovetail_processor.join.kernels.columns import sort_by_group
 from dovetail_processor.operators.links import Links
 from dovetail_proto.ids import SplitId, input_of
 from dovetail_proto.query import QueryPlan
-
-_ALL = np.zeros(0, np.bool_)
 
 
 class Split:
@@ -87,15 +86,18 @@ class Split:
         to = owners[rows.groups]
         if holding:
             to[held[rows.groups]] = nobody
-        order, starts = sort_by_group(to, _ALL, nobody + 1)
+        order, starts = sort_by_group(to, nobody + 1)
+        found = np.flatnonzero(np.diff(starts)).tolist()
+        near = [owner for owner in found if owner in self._links.near]
         out: list[tuple[int, Keyed]] = []
-        for owner in np.flatnonzero(np.diff(starts)).tolist():
-            a, b = int(starts[owner]), int(starts[owner + 1])
-            mine = rows.take(order[a:b])
+        for owner in found:
+            mine = order[int(starts[owner]) : int(starts[owner + 1])]
             if owner == nobody:
-                self.hold(mine)
+                self.hold(rows.take(mine))
+            elif owner in near and len(near) > 1:
+                out += [(owner, piece) for piece in self.bounded(rows.share(mine, len(near)))]
             else:
-                out += [(owner, piece) for piece in self.bounded(mine)]
+                out += [(owner, piece) for piece in self.bounded(rows.take(mine))]
         return out
 
     def hold(self, rows: Keyed) -> None:
@@ -108,12 +110,12 @@ class Split:
         out: list[Keyed] = []
         held, self.held, self.held_bytes = self.held, deque(), 0
         for rows in held:
-            free = chosen[rows.groups]
-            if free.all():
+            free = rows.positions_in(chosen)
+            if free.size == rows.count:
                 out += self.bounded(rows)
-            elif free.any():
-                out += self.bounded(rows.take(np.flatnonzero(free)))
-                self.hold(rows.take(np.flatnonzero(~free)))
+            elif free.size:
+                out += self.bounded(rows.take(free))
+                self.hold(rows.take(rows.positions_in(~chosen)))
             else:
                 self.hold(rows)
         return out
@@ -121,11 +123,11 @@ class Split:
     def bounded(self, rows: Keyed) -> list[Keyed]:
         """Rows in pieces of at most so many bytes, one row at least."""
         pieces = -(-rows.size_bytes // self._piece_bytes)
-        count = rows.rows.num_rows
+        count = rows.count
         if pieces <= 1 or count == 1:
             return [rows]
         step = -(-count // pieces)
-        return [rows.take(np.arange(a, min(a + step, count))) for a in range(0, count, step)]
+        return [rows.take(rows.positions[a : a + step]) for a in range(0, count, step)]
 
     @property
     def empty(self) -> bool:

@@ -29,6 +29,7 @@ def pack(split: SplitId, number: int, item: Item | None) -> bytes:
     """A frame; None is a probe."""
     if not isinstance(item, Keyed):
         return wire.encode_frame(LinkFrame(split, number, item))
+    assert item.chosen is None  # only the workers of a process share rows
     rows = item.stamped
     offsets = b"" if rows.offsets is None else rows.offsets.astype("<u4").tobytes()
     batch = TupleBatch(

@@ -71,7 +71,9 @@ NOBODY = -1  # in place of a slot: a row's key is not there, and needs none
 
 BLOCK_ROWS = 64  # enough misses under way to hide one; the block's slots stay in the first cache
 
-SEARCHED_SLOTS = 3  # what a search for a key that is not there looks at, in a page at its usual load
+SEARCHED_SLOTS = (
+    3  # what a search for a key that is not there looks at, in a page at its usual load
+)
 
 _u32 = nb.uint32[::1]
 _i64 = nb.int64[::1]

@@ -19,35 +19,58 @@ PREFETCH_ROWS = 24  # how far ahead a gather asks for rows: some 100 ns at 4 ns 
 
 _u32 = nb.uint32[::1]
 _u32_ro = nb.types.Array(nb.uint32, 1, "C", readonly=True)
+_u64_ro = nb.types.Array(nb.uint64, 1, "C", readonly=True)
 _u8_ro = nb.types.Array(nb.uint8, 1, "C", readonly=True)
 _i32_ro = nb.types.Array(nb.int32, 1, "C", readonly=True)
 _bool_ro = nb.types.Array(nb.boolean, 1, "C", readonly=True)
 
 
-@nb.njit(
-    nb.types.Tuple((nb.int32[::1], nb.int64[::1]))(_i32_ro, _bool_ro, nb.int64),
-    cache=True, nogil=True,
-)  # fmt: skip
-def sort_by_group(group_of: Any, valid: Any, partitions: Any) -> Any:
-    """The valid rows in group order (stable), and where each group starts in it.
-
-    `valid` may be empty: all rows are.
-    """
+@nb.njit(nb.types.Tuple((nb.int32[::1], nb.int64[::1]))(_i32_ro, nb.int64), cache=True, nogil=True)
+def sort_by_group(group_of: Any, partitions: Any) -> Any:
+    """Rows in group order (stable), and where each group starts in it."""
     starts = np.zeros(partitions + 1, np.int64)
-    checked = valid.size > 0
     for r in range(group_of.size):
-        if not checked or valid[r]:
-            starts[group_of[r] + 1] += 1
+        starts[group_of[r] + 1] += 1
     for g in range(partitions):
         starts[g + 1] += starts[g]
-    order = np.empty(starts[partitions], np.int32)
+    order = np.empty(group_of.size, np.int32)
     at = starts[:partitions].copy()
     for r in range(group_of.size):
-        if not checked or valid[r]:
-            g = group_of[r]
-            order[at[g]] = r
-            at[g] += 1
+        g = group_of[r]
+        order[at[g]] = r
+        at[g] += 1
     return order, starts
+
+
+@nb.njit(
+    nb.types.Tuple((nb.int32[::1], nb.int64[::1], nb.int32[::1], nb.uint64[::1]))(
+        _i32_ro, _u64_ro, _i32_ro, nb.int64
+    ),
+    cache=True, nogil=True,
+)  # fmt: skip
+def in_group_order(group_of: Any, hashes: Any, positions: Any, partitions: Any) -> Any:
+    """The rows at `positions` in group order, stable.
+
+    Their positions, where each group starts in them, and their groups and hashes in that order.
+    """
+    starts = np.zeros(partitions + 1, np.int64)
+    for r in range(positions.size):
+        starts[group_of[positions[r]] + 1] += 1
+    for g in range(partitions):
+        starts[g + 1] += starts[g]
+    order = np.empty(positions.size, np.int32)
+    groups = np.empty(positions.size, np.int32)
+    sorted_hashes = np.empty(positions.size, np.uint64)
+    at = starts[:partitions].copy()
+    for r in range(positions.size):
+        row = positions[r]
+        g = group_of[row]
+        k = at[g]
+        order[k] = row
+        groups[k] = g
+        sorted_hashes[k] = hashes[row]
+        at[g] = k + 1
+    return order, starts, groups, sorted_hashes
 
 
 @nb.njit(
@@ -115,10 +138,11 @@ def fill_4(words: Any, rows_at: Any, at: Any, value: Any, first: Any, end: Any) 
         words[np.int64(rows_at[r]) + at] = value
 
 
-@nb.njit(nb.void(_u32, _i32_ro, _bool_ro), cache=True, nogil=True)
-def add_heap_need(need: Any, offsets: Any, valid: Any) -> None:
-    """Add to each row of a batch the words that its text in one column takes."""
-    for r in range(need.size):
+@nb.njit(nb.void(_u32, _i32_ro, _bool_ro, _i32_ro), cache=True, nogil=True)
+def add_heap_need(need: Any, offsets: Any, valid: Any, order: Any) -> None:
+    """Add to each row named by `order` the words that its text in one column takes."""
+    for k in range(order.size):
+        r = order[k]
         if valid.size == 0 or valid[r]:
             need[r] += np.uint32((offsets[r + 1] - offsets[r] + 3) // 4)
 

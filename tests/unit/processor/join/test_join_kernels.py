@@ -23,16 +23,26 @@ def slab_fixture() -> Slab:
 
 
 def test_rows_are_sorted_by_group_and_keep_their_order_within_one() -> None:
-    """order = stable argsort of the valid rows; starts = where each group begins."""
+    """order = stable argsort of the groups; starts = where each group begins."""
+    group_of = np.random.default_rng(2).integers(0, 7, 500).astype(np.int32)
+    order, starts = kernels.sort_by_group(group_of, 7)
+    assert order.tolist() == np.argsort(group_of, kind="stable").tolist()
+    assert starts.tolist() == [0, *np.cumsum(np.bincount(group_of, minlength=7))]
+
+
+def test_chosen_rows_are_sorted_by_group_with_their_hashes() -> None:
+    """order = chosen rows by a stable argsort of their groups; groups and hashes go along."""
     rng = np.random.default_rng(2)
     group_of = rng.integers(0, 7, 500).astype(np.int32)
-    valid = rng.random(500) < 0.8
-    for mask in (NO_MASK, valid):
-        order, starts = kernels.sort_by_group(group_of, mask, 7)
-        rows = np.flatnonzero(valid) if mask.size else np.arange(500)
+    hashes = rng.integers(0, 2**63, 500).astype(np.uint64)
+    for rows in (np.arange(500), np.flatnonzero(rng.random(500) < 0.8), np.arange(0)):
+        chosen = rows.astype(np.int32)
+        order, starts, groups, sorted_hashes = kernels.in_group_order(group_of, hashes, chosen, 7)
         expected = rows[np.argsort(group_of[rows], kind="stable")]
         assert order.tolist() == expected.tolist()
         assert starts.tolist() == [0, *np.cumsum(np.bincount(group_of[rows], minlength=7))]
+        assert groups.tolist() == group_of[expected].tolist()
+        assert sorted_hashes.tolist() == hashes[expected].tolist()
 
 
 def test_words_scattered_into_rows_are_gathered_from_them(slab: Slab) -> None:

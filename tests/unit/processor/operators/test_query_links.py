@@ -30,7 +30,7 @@ class Case:
     def __init__(self, piece_bytes: int = PIECE_BYTES) -> None:
         self.map = PartitionMap.initial(QueryName("test"), [P1, P1, P2, P2])
         self.sent: dict[ProcessorId, list[tuple[int, Item | None]]] = {P1: [], P2: []}
-        self.links = Links(QueryName("test"), self.map, piece_bytes=piece_bytes, post=self.post)
+        self.links = Links(QueryName("test"), P1, self.map, piece_bytes=piece_bytes, post=self.post)
         self.arc: Arc[Stamped] = Arc(1)
         self.split = Split(
             SPLIT, PLAN, 0, arcs=(self.arc,), links=self.links, piece_bytes=piece_bytes
