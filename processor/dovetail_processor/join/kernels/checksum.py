@@ -17,6 +17,8 @@ from typing import Any
 import numba as nb
 import numpy as np
 
+from dovetail_processor.join.kernels.raw import load_byte, load_long
+
 SEED = np.uint64(0x9E3779B97F4A7C15)
 """Where the accumulator of a row, of a list element and of a struct starts."""
 
@@ -72,22 +74,24 @@ def fold_floats(acc: Any, bits: Any, valid: Any, magnitude: Any, infinity: Any, 
 @nb.njit(nb.void(_u64, _i64_ro, _u8_ro, _bool_ro), cache=True, nogil=True)
 def fold_bytes(acc: Any, offsets: Any, data: Any, valid: Any) -> None:
     """Fold data[offsets[r]:offsets[r + 1]] into acc[r], eight bytes at a time, little end first."""
+    source = np.int64(data.ctypes.data)
     for r in range(acc.size):
         if valid.size != 0 and not valid[r]:
             acc[r] = _fold_null(acc[r])
             continue
         at, end = offsets[r], offsets[r + 1]
-        value = np.uint64(end - at) * _PRIME_LENGTH
+        size = end - at
+        value = np.uint64(size) * _PRIME_LENGTH
         while at + 8 <= end:
-            word = np.uint64(0)
-            for b in range(8):
-                word |= np.uint64(data[np.uint64(at + b)]) << np.uint64(8 * b)
-            value = _fold(value, word)
+            value = _fold(value, np.uint64(load_long(source + at, 0)))
             at += 8
         if at < end:
             word = np.uint64(0)
-            for b in range(end - at):
-                word |= np.uint64(data[np.uint64(at + b)]) << np.uint64(8 * b)
+            if size >= 8:  # the last eight bytes, without those that were folded
+                word = np.uint64(load_long(source + end - 8, 0)) >> np.uint64(8 * (8 - end + at))
+            else:
+                for b in range(end - at):
+                    word |= np.uint64(load_byte(source + at, b)) << np.uint64(8 * b)
             value = _fold(value, word)
         acc[r] = _fold(acc[r], value)
 
