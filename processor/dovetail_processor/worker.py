@@ -186,7 +186,7 @@ class Worker:
     def _report_news(self) -> None:
         """Have the manager hear at once that an assignment, a query or a stream has got on."""
         self._note_opened()
-        stages = tuple((n, q.stage) for n, q in self.queries.items())
+        stages = tuple((n, q.stage, q.ended) for n, q in self.queries.items())
         streams = tuple((h.ended, self.streams.left(h)) for h in self.streams.homes.values())
         if (self._carried_out, stages, streams) != self._reported:
             self._reported = (self._carried_out, stages, streams)

@@ -260,7 +260,9 @@ class Home:
 
     def _takes(self, reader: Reader) -> bool:
         end = self._gone + len(self._queue) if reader.end is None else reader.end
-        return reader.next < end and not reader.paused and reader.arc.has_room
+        # A file whose turn has not come is begun, so that its first batch is there when it comes.
+        waits = reader.paused or (self.task.waits and reader.end is None)
+        return reader.next < end and not waits and reader.arc.has_room
 
     def settle(self) -> None:
         """Let batches go that everyone has taken, and answer their sources."""
@@ -289,7 +291,7 @@ class Home:
 
     def read_on(self) -> None:
         """Have the next batch of the file read, if somebody will want it and none waits."""
-        wanted = any(r.end is None for r in self._reading) and not self.task.waits
+        wanted = any(r.end is None for r in self._reading)
         if self._file is not None and wanted and not self._queue:
             self._file.read(self._read, self._failed)
 

@@ -11,6 +11,7 @@ split cuts off for a neighbour is handed over in memory, with its hashes.
 
 from __future__ import annotations
 
+import gc
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -109,10 +110,12 @@ def run_local(
         partitions=run.plan.partitions,
     )
     local = _LocalWorkers(run, clock)
+    gc.freeze()  # what is there stays: looking through it again and again would hold all threads up
     try:
         local.see_through(look, stop)
     finally:
         local.end()
+        gc.unfreeze()
     local.raise_failure()
     loads = [query.load() for query in local.queries]
     look(all_together(loads), 0)

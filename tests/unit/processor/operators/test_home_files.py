@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -183,3 +184,24 @@ def test_a_batch_that_comes_after_the_stream_went_is_nobodys() -> None:
     heard()
     assert case.home.rows == 0
     assert case.failed == []
+
+
+def test_a_file_whose_turn_has_not_come_is_begun_and_waits() -> None:
+    """Its first batch is there when its turn comes, or when its reader closes before."""
+    for closes in (False, True):
+        file = File([rows(1), rows(2)])
+        case = Case(file)
+        case.home.set_task(replace(case.home.task, waits=True))
+        one = reader("q")
+        case.read(one)
+        case.lane.do()
+        case.step()
+        assert (file.read, taken(one), case.lane.jobs) == (1, [], deque())
+        if closes:
+            case.home.end_reader(one.split)
+            case.step()
+            assert case.home.has_fed(one.split)
+        else:
+            case.home.set_task(replace(case.home.task, waits=False))
+            case.step()
+        assert taken(one) == [(0, [1])]
