@@ -14,18 +14,18 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dovetail_processor.batches import Stamped, stamped
+from dovetail_processor.batches import Keyed, Stamped, stamped
 from dovetail_processor.join.transfer import decode
 from dovetail_processor.operators.home import Home, Reader, Sent
 from dovetail_processor.operators.links import Item
 from dovetail_processor.process_memory import ProcessMemory
-from dovetail_processor.shell.frames import pack, unpack
+from dovetail_processor.shell.frames import Received, pack, unpack
 from dovetail_processor.worker import TICK_S, Worker
 from dovetail_proto.arrow_bytes import from_bytes
 from dovetail_proto.assignment import Leaving
 from dovetail_proto.errors import Domain, DovetailError, Refusal
 from dovetail_proto.feeds import IngestAck, IngestBatch, LinkAck
-from dovetail_proto.ids import ProcessorId, QueryName, SplitId
+from dovetail_proto.ids import ProcessorId, QueryName, SplitId, process_of
 from dovetail_proto.messages import ControlMessage, Heard, Join, Leave, ReceivePartitions
 from dovetail_proto.query import QueryPlan
 from dovetail_proto.wire import control, data
@@ -50,10 +50,13 @@ BEAT_S = 0.0004
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Bytes on a link; `source` is the processor's name, as its call tells it."""
+    """Bytes on a link; `source` is the processor's name, as its call tells it.
+
+    From a worker of the same process it is the item itself, with the rows that both share.
+    """
 
     source: ProcessorId
-    data: bytes
+    data: bytes | Received
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +150,11 @@ class SimProcessor:
 
     def send_frame(self, to: ProcessorId, split: SplitId, number: int, item: Item | None) -> None:
         """See Shell."""
-        self._send_to(to, Frame(self.id, pack(split, number, item)))
+        if process_of(to) == process_of(self.id):
+            size_bytes = item.size_bytes if isinstance(item, Keyed) else 0
+            self._send_to(to, Frame(self.id, (split, number, item, size_bytes)))
+        else:
+            self._send_to(to, Frame(self.id, pack(split, number, item)))
 
     def send_ack(self, to: ProcessorId, ack: LinkAck) -> None:
         """See Shell."""
@@ -191,8 +198,9 @@ class SimProcessor:
             match message:
                 case bytes():
                     self._hear(source, control.decode(message)[1])
-                case Frame(sender, packed):
-                    split, number, item, size_bytes = unpack(packed, self._plan)
+                case Frame(sender, frame):
+                    came = unpack(frame, self._plan) if isinstance(frame, bytes) else frame
+                    split, number, item, size_bytes = came
                     self._calls[sender, split] = source
                     self.event(lambda: self.worker.frame(split, number, item, size_bytes))
                 case Ack(sender, packed):
