@@ -30,6 +30,7 @@ class ProcessMemory:
 
     def __init__(self, limit_bytes: int, workers: int) -> None:
         self.limit_bytes = limit_bytes
+        self.workers = workers
         self.part_bytes = limit_bytes // workers
         """What each worker begins with, and is the measure of how full it is."""
         self._free_bytes = limit_bytes - workers * self.part_bytes

@@ -6,31 +6,39 @@ from collections.abc import Callable, Mapping
 
 from dovetail_processor.operators.file_feed import FileFeed
 from dovetail_processor.operators.home import Home, not_here
+from dovetail_processor.process_memory import ProcessMemory
 from dovetail_processor.query import Query
 from dovetail_processor.shell.interface import Shell
 from dovetail_proto.assignment import Phase, StreamTask
 from dovetail_proto.errors import DovetailError
 from dovetail_proto.ids import QueryName, SplitId, StreamName
-from dovetail_proto.memory import BATCH_BYTES_MIN
+from dovetail_proto.memory import BATCH_BYTES_MIN, read_ahead_bytes
 from dovetail_proto.messages import StreamLoad
 
 BATCH_SHARE = 32
 """A batch read from a file is at most this part of the memory limit, for all streams together."""
 
+READERS_MAX = 4
+"""Of one file: they decode some 4 GB of text a second, more than a machine's workers join."""
+
 
 class Streams:
-    """See the module. `queries` is the worker's; `forget` hears of streams that go."""
+    """See the module. `queries` is the worker's; `forget` hears of streams that go.
+
+    A file is read by as many lanes at once as the process has workers, if memory allows it.
+    """
 
     def __init__(
         self,
         queries: Mapping[QueryName, Query],
-        memory_bytes: int,
+        memory: ProcessMemory,
         shell: Shell,
         clock: Callable[[], float],
         forget: Callable[[str], None],
     ) -> None:
         self._queries = queries
-        self._memory_bytes = memory_bytes
+        self._memory_bytes = memory.part_bytes
+        self._readers = min(memory.workers, READERS_MAX)
         self._shell = shell
         self._clock = clock
         self._forget = forget
@@ -83,11 +91,14 @@ class Streams:
         feed = None
         if task.path is not None:
             share = self._memory_bytes // BATCH_SHARE // streams
+            ahead_bytes = read_ahead_bytes(self._memory_bytes) // streams
+            lanes = self._readers if ahead_bytes else 1
             feed = FileFeed(
                 task.name,
-                self._shell.lane(f"{task.name}-file"),
+                [self._shell.lane(f"{task.name}-file") for _ in range(lanes)],
                 lambda: self._shell.files.open_stream(task),
                 batch_bytes=max(share, BATCH_BYTES_MIN),
+                ahead_bytes=ahead_bytes if lanes > 1 else 0,
             )
         return Home(task, feed, lambda e: self._stream_failed(task.name, e), self._clock())
 

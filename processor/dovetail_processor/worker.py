@@ -89,7 +89,7 @@ class Worker:
         self.here = here
         self.memory = memory
         memory.join(here, shell.wake)
-        self.memory_bytes = memory_bytes = memory.part_bytes
+        self.memory_bytes = memory.part_bytes
         self.now_s = now_s  # of the event that is being handled
         self._shell = shell
         self._cpu_s = cpu_s
@@ -104,7 +104,11 @@ class Worker:
         self.pool = MemoryPool(here, memory, self.queries, self.queues)
         self.strategy = DepthFirst()
         self.streams = Streams(
-            self.queries, memory_bytes, shell, lambda: self.now_s, self.strategy.forget
+            self.queries,
+            memory,
+            shell,
+            lambda: self.now_s,
+            self.strategy.forget,
         )
         self.unstarted: dict[QueryName, Exception] = {}
         """Why a query could not be started here."""

@@ -2,7 +2,7 @@
 
     limit ─┬─ what an instance needs, as in `dovetail_proto.memory`; the two batches per input
            │  are the window of its link
-           ├─ per split hosted here: a batch that is read
+           ├─ per split hosted here: a batch that is read; and what is decoded before its turn
            ├─ if there are other processors: one being routed, and per peer a window of what is on
            │  its way; two batches that wait for credit, two that are held back
            └─ state                 all the rest
@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from dovetail_proto.cores import usable_cores
 from dovetail_proto.errors import MemoryLimitError
-from dovetail_proto.memory import Shares, divided, state_needed
+from dovetail_proto.memory import Shares, divided, read_ahead_bytes, state_needed
 
 WINDOW_BATCHES = 2
 """One is joined while the next is on its way."""
@@ -168,4 +168,5 @@ def _split(found: Shares, hosted: int, peers: int) -> Shares:
     if hosted and peers > 1:
         batches = hosted * (SPLIT_BATCHES + WINDOW_BATCHES * (peers - 1))
         batches += WAITING_BATCHES + HELD_BATCHES
-    return replace(found, state=found.state - batches * found.batch)
+    ahead = read_ahead_bytes(found.limit) if hosted else 0
+    return replace(found, state=found.state - batches * found.batch - ahead)

@@ -48,6 +48,11 @@ READER_WIDE_BATCHES = 4
 READERS_SHARE = 6
 """Readers get at most a sixth of the limit: with little memory they use small pages and batches."""
 
+READ_AHEAD_SHARE = 64
+READ_AHEAD_BYTES_MIN, READ_AHEAD_BYTES_MAX = 4 << 20, 64 << 20
+"""Of what several readers of a file decode before its turn: with less than some batches they would
+wait for each other, and a few row groups are enough."""
+
 OUTPUT_BYTES_MIN = 32 << 10
 OUTPUT_PIECES = 4
 """One being made, one waiting, one on its way to and one inside the sink."""
@@ -108,6 +113,12 @@ def divided(limit: int, inputs: int, row_bytes: int = 0) -> Shares:
     batches = (2 * inputs + SCRATCH_PER_BATCH) * batch
     queues = readers + batches + (OUTPUT_PIECES + 1) * output
     return Shares(limit=limit, batch=batch, output=output, spill=output, state=limit - queues)
+
+
+def read_ahead_bytes(limit: int) -> int:
+    """What files may hold that is decoded before its turn, together; 0 where memory is small."""
+    share = limit // READ_AHEAD_SHARE
+    return min(share, READ_AHEAD_BYTES_MAX) if share >= READ_AHEAD_BYTES_MIN else 0
 
 
 def batch_bytes_max(row_bytes: int) -> int:

@@ -1,19 +1,75 @@
-"""A stream's file, read on a lane: one batch at a time, when its home asks for the next."""
+"""A stream's file, read on lanes: batch by batch in order, when its home asks for the next.
+
+    parts of the file     0 ─ lane 0 ─▶ [batch][batch] ──▶ home
+                          1 ─ lane 1 ─▶ [batch][batch]      waits for part 0 to end
+                          2 ─ the lane that is free next
+
+A file that can be cut into parts (row groups, files of a folder) is decoded by several lanes at
+once, each at a part of its own. Rows come in order, so what a lane decodes before its part's turn
+is kept; all of it is within `ahead_bytes`. Without those, or with one lane, nothing is decoded
+before it is asked for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 
 from dovetail_processor.jobs import Lane, Outcome
-from dovetail_processor.sources.file_source import FileSource
+from dovetail_processor.sources.file_source import FileSource, Part
 from dovetail_proto.errors import DovetailError, InputError
 from dovetail_proto.ids import StreamName
 from dovetail_proto.memory import batch_bytes_max, row_bytes_of
 
 BATCH_ROWS = 64 << 10
 """What the join's kernels are measured with."""
+
+Taken = Callable[[pa.RecordBatch | None], None]
+Failed = Callable[[DovetailError], None]
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A part that is being read, on a lane."""
+
+    lane: Lane
+    part: Part
+    batches: deque[tuple[pa.RecordBatch, int]] = field(default_factory=deque)  # with their bytes
+    busy: bool = False  # a job is under way
+    ended: bool = False  # no more of it can be read
+    error: Exception | None = None  # what ended it, if not its end; told when its turn comes
+    rows: Iterator[pa.RecordBatch] | None = None  # None: not begun; the lane's
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all that came of it was handed over."""
+        return self.ended and not self.batches
+
+    def next(self) -> pa.RecordBatch | None:
+        """On the lane: the next batch, or None at the end."""
+        if self.rows is None:
+            self.rows = self.part()
+        return next(self.rows, None)
+
+    def leave(self) -> None:
+        """On the lane: keep nothing open."""
+        close = getattr(self.rows, "close", None)
+        if close is not None:
+            close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A file that was opened, and its first batch."""
+
+    rows_total: int | None
+    first: _Reading
+    others: list[Part]
+    batch: pa.RecordBatch | None
 
 
 class FileFeed:
@@ -22,21 +78,27 @@ class FileFeed:
     def __init__(
         self,
         stream: StreamName,
-        lane: Lane,
+        lanes: Sequence[Lane],
         open_file: Callable[[], FileSource],
         *,
         batch_bytes: int,
+        ahead_bytes: int = 0,
     ) -> None:
         self._stream = stream
-        self._lane = lane
+        self._lanes = tuple(lanes)
         self._open_file = open_file
         self._batch_bytes = batch_bytes
+        self._ahead_bytes = ahead_bytes
         self._columns: frozenset[str] = frozenset()  # that readers need; more may come until begun
-        self._batches: Iterator[pa.RecordBatch] | None = None  # None: not begun; the lane's
         self._begun = False
-        self._reading = False  # a job is under way
+        self._parts: deque[Part] = deque()  # that no lane reads yet
+        self._reading: deque[_Reading] = deque()  # in order; all rows before the first are taken
+        self._first: _Reading | None = None  # its first part, once it is open; the first lane's
+        self._asked: tuple[Taken, Failed] | None = None  # who waits for the next batch
         self._closed = False
         self._error: DovetailError | None = None  # why no more can be read
+        self.held_bytes = 0
+        """Bytes of batches that were decoded before they were asked for."""
         self.ended = False
         """Whether all of it was read."""
         self.rows_total: int | None = None
@@ -57,56 +119,107 @@ class FileFeed:
                 remedy="submit all queries on a file before the first one has started",
             )
 
-    def read(
-        self,
-        taken: Callable[[pa.RecordBatch | None], None],
-        failed: Callable[[DovetailError], None],
-    ) -> None:
+    def read(self, taken: Taken, failed: Failed) -> None:
         """Have the next batch handed to `taken`, or None at the end; one at a time."""
-        if self._reading or self.ended or self._closed:
+        if self._asked is not None or self.ended or self._closed:
             return
-        self._begun = self._reading = True
-
-        def done(outcome: Outcome[tuple[int | None, pa.RecordBatch | None]]) -> None:
-            self._reading = False
-            if self._closed:
-                return
-            if outcome.error is not None:
-                self.close()
-                error = outcome.error
-                if not isinstance(error, DovetailError):
-                    error = InputError(str(error))
-                self._error = error
-                failed(error)
-                return
-            self.rows_total, batch = outcome.result()
-            if batch is None:
-                self.ended = True
-                self.close()
-            taken(batch)
-
-        self._lane.run(self._next, done)
+        self._asked = (taken, failed)
+        if self._begun:
+            self._go_on()
+        else:
+            self._begun = True
+            self._lanes[0].run(self._open, self._opened)
 
     def close(self) -> None:
         """Read nothing more."""
         if not self._closed:
             self._closed = True
-            self._lane.run(self._end, lambda _: None)
-            self._lane.close()
+            for one in self._reading:
+                one.lane.run(one.leave, lambda _: None)
+            if self._begun and not self._reading:  # it may still be being opened
+                self._lanes[0].run(self._leave_first, lambda _: None)
+            for lane in self._lanes:
+                lane.close()
+            self._reading.clear()
+            self.held_bytes = 0
 
-    # On the lane ----------------------------------------------------------------------------------
+    def _opened(self, outcome: Outcome[_Opened]) -> None:
+        if self._closed:
+            return
+        if outcome.error is not None:
+            self._fail(outcome.error)
+            return
+        found = outcome.result()
+        self.rows_total = found.rows_total
+        self._reading.append(found.first)
+        self._parts.extend(found.others)
+        self._came(found.first, Outcome(found.batch))
 
-    def _next(self) -> tuple[int | None, pa.RecordBatch | None]:
-        if self._batches is None:
-            source = self._open_file()
-            names = [n for n in source.schema.names if n in self._columns]
-            self._total = source.rows_total
-            width = row_bytes_of(pa.schema([source.schema.field(n) for n in names]))
-            batch_bytes = min(self._batch_bytes, batch_bytes_max(width))
-            self._batches = source.batches(names, batch_rows=BATCH_ROWS, batch_bytes=batch_bytes)
-        return self._total, next(self._batches, None)
+    def _came(self, one: _Reading, outcome: Outcome[pa.RecordBatch | None]) -> None:
+        one.busy = False
+        if self._closed:
+            return
+        one.error = outcome.error
+        batch = None if one.error is not None else outcome.result()
+        if batch is None:
+            one.ended = True
+        else:
+            one.batches.append((batch, batch.nbytes))
+            self.held_bytes += one.batches[-1][1]
+        self._go_on()
 
-    def _end(self) -> None:
-        close = getattr(self._batches, "close", None)
-        if close is not None:
-            close()
+    def _fail(self, error: Exception) -> None:
+        asked, self._asked = self._asked, None
+        assert asked is not None
+        self.close()
+        self._error = error if isinstance(error, DovetailError) else InputError(str(error))
+        asked[1](self._error)
+
+    def _go_on(self) -> None:
+        """Hand over the next batch, if somebody waits for it, and have more decoded."""
+        while self._reading and self._reading[0].is_over:
+            if self._reading[0].error is not None:
+                if self._asked is not None:
+                    self._fail(self._reading[0].error)
+                return
+            self._reading.popleft()
+        if not self._reading and not self._parts:
+            self.ended = True
+            self.close()
+        asked, batch = self._asked, None
+        if self._reading and self._reading[0].batches and asked is not None:
+            batch, size_bytes = self._reading[0].batches.popleft()
+            self.held_bytes -= size_bytes
+        if batch is not None or self.ended:
+            self._asked = None
+        self._decode()
+        if asked is not None and self._asked is None:
+            asked[0](batch)
+
+    def _decode(self) -> None:
+        """Have every lane at work that may be."""
+        taken = [one.lane for one in self._reading]
+        for lane in self._lanes:
+            if lane not in taken and self._parts and (not taken or self._ahead_bytes):
+                self._reading.append(_Reading(lane, self._parts.popleft()))
+                taken.append(lane)
+        for n, one in enumerate(self._reading):
+            awaited = n == 0 and not one.batches and self._asked is not None
+            if not (one.busy or one.ended) and (awaited or self.held_bytes < self._ahead_bytes):
+                one.busy = True
+                one.lane.run(one.next, partial(self._came, one))
+
+    def _open(self) -> _Opened:
+        """On the first lane."""
+        source = self._open_file()
+        names = [n for n in source.schema.names if n in self._columns]
+        width = row_bytes_of(pa.schema([source.schema.field(n) for n in names]))
+        batch_bytes = min(self._batch_bytes, batch_bytes_max(width))
+        parts = source.parts(names, batch_rows=BATCH_ROWS, batch_bytes=batch_bytes)
+        self._first = first = _Reading(self._lanes[0], parts[0])
+        return _Opened(source.rows_total, first, parts[1:], first.next())
+
+    def _leave_first(self) -> None:
+        """On the first lane."""
+        if self._first is not None:
+            self._first.leave()

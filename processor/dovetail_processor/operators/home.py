@@ -104,8 +104,7 @@ class Home:
         self.inherited: dict[QueryName, int] = {}
         """Rows that queries took in at the former home."""
         self.statistics = Statistics()
-        self.held_bytes = 0
-        """Bytes of the batches in the queue."""
+        self._queued_bytes = 0  # of the batches in the queue
         self._now_s = now_s
         if task.handover and task.path is None:
             former = handover_from_json(task.handover)
@@ -117,6 +116,11 @@ class Home:
     def name(self) -> StreamName:
         """The stream's name."""
         return self.task.name
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the batches in the queue, and of those that are decoded before their turn."""
+        return self._queued_bytes + (0 if self._file is None else self._file.held_bytes)
 
     def set_task(self, task: StreamTask) -> None:
         """What is wanted of the stream from now on."""
@@ -168,7 +172,7 @@ class Home:
         if batch.num_rows:
             queued = _Queued(stamped(batch, self.rows), sent)
             self.rows += batch.num_rows
-            self.held_bytes += queued.batch.size_bytes
+            self._queued_bytes += queued.batch.size_bytes
             self._queue.append(queued)
         elif sent is not None:
             sent.routed(self.rows_routed, len(self._queries))
@@ -272,7 +276,7 @@ class Home:
             queued = self._queue.popleft()
             queries = {r.query for r in self._reading if r.end is None or r.end > self._gone}
             self._gone += 1
-            self.held_bytes -= queued.batch.size_bytes
+            self._queued_bytes -= queued.batch.size_bytes
             if queued.sent is not None:
                 self._sources.answered(queued.sent.source, self._now_s)
                 for one in (queued.sent, *queued.repeats):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,6 +23,14 @@ class FileInfo:
     schema: pa.Schema  # as the format delivers it, not yet plain
     rows: int | None  # None where only reading all of it would tell
     types_known: bool = True  # False: no row to tell types by, the names alone count
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """Rows of a file that follow each other."""
+
+    first_row: int
+    read: Callable[[], Iterator[pa.RecordBatch]]
 
 
 class FileFormat(ABC):
@@ -45,6 +54,12 @@ class FileFormat(ABC):
 
         `schema` is that of the source, not yet plain. Pieces need not be valid.
         """
+
+    def parts(
+        self, path: Path, schema: pa.Schema, columns: Sequence[str], bounds: Bounds
+    ) -> list[FilePart]:
+        """As `read`, in parts that may be read at the same time; in order they are all rows."""
+        return [FilePart(0, partial(self.read, path, schema, columns, bounds))]
 
     def agree(self, schema: pa.Schema, other: pa.Schema) -> bool:
         """Whether a file of schema `other` can be read as one of `schema`."""

@@ -9,16 +9,21 @@ crash the process. Memory is that of one batch and of a few pages of one file.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 
 import pyarrow as pa
 
 from dovetail_processor.sources.bounds import Bounds, rebatch
-from dovetail_processor.sources.file_format import FileFormat, reading
+from dovetail_processor.sources.file_format import FileFormat, FilePart, reading
 from dovetail_processor.sources.plain import plain_batches, plain_schema
 from dovetail_proto.errors import InputError
+
+Part = Callable[[], Iterator[pa.RecordBatch]]
+"""Begins to read a part of a source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +67,51 @@ class FileSource:
         (`validate(full=True)`) and of exactly the types of `schema`. Raises InputError, which
         names the file and, where the format has them, the row; ValueError for unknown columns.
         """
-        unknown = [c for c in columns if c not in self.schema.names]
-        if unknown or not columns:
-            raise ValueError(f"columns {columns} of a source that has {self.schema.names}")
-        bounds = Bounds(rows=batch_rows, bytes=batch_bytes)
-        return rebatch(self._pieces(columns, bounds), bounds)
+        bounds = self._bounds(columns, batch_rows, batch_bytes)
+        wholes = (
+            FilePart(0, partial(self._format.read, f.path, self._stored_schema, columns, bounds))
+            for f in self.files
+        )
+        pieces = map(self._pieces, self.files, wholes, repeat(columns), repeat(bounds))
+        return rebatch(chain.from_iterable(pieces), bounds)
 
-    def _pieces(self, columns: Sequence[str], bounds: Bounds) -> Iterator[pa.RecordBatch]:
-        stored = pa.schema([self._stored_schema.field(c) for c in columns])
-        plain = pa.schema([self.schema.field(c) for c in columns])
+    def parts(self, columns: Sequence[str], *, batch_rows: int, batch_bytes: int) -> list[Part]:
+        """As `batches`, in parts that may be read at the same time; in order they are all rows.
+
+        One at least.
+        """
+        bounds = self._bounds(columns, batch_rows, batch_bytes)
+        found: list[Part] = []
         for file in self.files:
             with reading(file.path):
                 _check_unchanged(file)
-                rows = 0
-                for piece in self._format.read(file.path, self._stored_schema, columns, bounds):
-                    _check(piece, stored, rows)
-                    rows += piece.num_rows
-                    yield from plain_batches(piece, plain, bounds)
+                parts = self._format.parts(file.path, self._stored_schema, columns, bounds)
+            found += [partial(self._part, file, part, columns, bounds) for part in parts]
+        return found or [lambda: iter(())]
+
+    def _bounds(self, columns: Sequence[str], batch_rows: int, batch_bytes: int) -> Bounds:
+        unknown = [c for c in columns if c not in self.schema.names]
+        if unknown or not columns:
+            raise ValueError(f"columns {columns} of a source that has {self.schema.names}")
+        return Bounds(rows=batch_rows, bytes=batch_bytes)
+
+    def _part(
+        self, file: SourceFile, part: FilePart, columns: Sequence[str], bounds: Bounds
+    ) -> Iterator[pa.RecordBatch]:
+        return rebatch(self._pieces(file, part, columns, bounds), bounds)
+
+    def _pieces(
+        self, file: SourceFile, part: FilePart, columns: Sequence[str], bounds: Bounds
+    ) -> Iterator[pa.RecordBatch]:
+        stored = pa.schema([self._stored_schema.field(c) for c in columns])
+        plain = pa.schema([self.schema.field(c) for c in columns])
+        with reading(file.path):
+            _check_unchanged(file)
+            rows = part.first_row
+            for piece in part.read():
+                _check(piece, stored, rows)
+                rows += piece.num_rows
+                yield from plain_batches(piece, plain, bounds)
 
 
 def _check_unchanged(file: SourceFile) -> None:

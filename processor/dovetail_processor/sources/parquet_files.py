@@ -12,13 +12,15 @@ A file of very many columns would take a page of each: see `wide_parquet`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dovetail_processor.sources.bounds import Bounds
-from dovetail_processor.sources.file_format import FileFormat, FileInfo
+from dovetail_processor.sources.file_format import FileFormat, FileInfo, FilePart
 from dovetail_processor.sources.wide_parquet import WIDE_COLUMNS, blocks_of, turned
 from dovetail_proto.memory import READER_WIDE_BATCHES, row_bytes_of
 
@@ -36,6 +38,10 @@ _STEP_FACTOR = 8
 Those of wide rows grow less, to half of a batch."""
 
 
+_PART_ROWS = 128 << 10
+"""Two batches of rows of numbers: they take ten times as long as opening a file again."""
+
+
 class ParquetFiles(FileFormat):
     """See `FileFormat`."""
 
@@ -51,16 +57,23 @@ class ParquetFiles(FileFormat):
         self, path: Path, schema: pa.Schema, columns: Sequence[str], bounds: Bounds
     ) -> Iterator[pa.RecordBatch]:
         """Row group by row group."""
-        read = pa.schema([schema.field(c) for c in columns])
-        reading = _Reading(list(columns), bounds, _fixed_bits(list(read)))
+        return _Reading(schema, columns, bounds).row_groups(path, None)
+
+    def parts(
+        self, path: Path, schema: pa.Schema, columns: Sequence[str], bounds: Bounds
+    ) -> list[FilePart]:
+        """Row groups, so many together that they are worth a beginning."""
         with _open(path) as file:
-            for group in range(file.metadata.num_row_groups):
-                blocks = _blocks(read, file.metadata.row_group(group).num_rows, bounds)
-                if len(blocks) == 1:
-                    yield from reading.row_group(file, group)
-                else:
-                    stretch_rows = max(1, min(bounds.rows, bounds.bytes // row_bytes_of(read)))
-                    yield from turned(file, group, blocks, stretch_rows)
+            rows = [file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)]
+        reading = _Reading(schema, columns, bounds)
+        found: list[FilePart] = []
+        first = start = 0
+        for group, end in enumerate(accumulate(rows), 1):
+            if end - start >= _PART_ROWS or group == len(rows):
+                groups = range(first, group)
+                found.append(FilePart(start, partial(reading.row_groups, path, groups)))
+                first, start = group, end
+        return found
 
 
 def _blocks(read: pa.Schema, rows: int, bounds: Bounds) -> list[list[str]]:
@@ -88,11 +101,13 @@ def _open(path: Path) -> pq.ParquetFile:
 
 
 class _Reading:
-    """The steps in which a file is read."""
+    """The steps in which a file is read; several lanes may be at it, and learn from each other."""
 
-    def __init__(self, columns: list[str], bounds: Bounds, row_bits: int | None) -> None:
-        self._columns = columns
+    def __init__(self, schema: pa.Schema, columns: Sequence[str], bounds: Bounds) -> None:
+        self._schema = pa.schema([schema.field(c) for c in columns])
+        self._columns = list(columns)
         self._bounds = bounds
+        row_bits = _fixed_bits(list(self._schema))
         if row_bits is None:
             self._step_max = min(bounds.rows, _STEP_ROWS_MAX)
             self._step = min(bounds.rows, _STEP_ROWS_FIRST)  # rows to ask for at a time
@@ -100,14 +115,26 @@ class _Reading:
             self._step_max = max(1, min(bounds.rows, 8 * bounds.bytes // row_bits))
             self._step = self._step_max
 
-    def row_group(self, file: pq.ParquetFile, group: int) -> Iterator[pa.RecordBatch]:
+    def row_groups(self, path: Path, groups: range | None) -> Iterator[pa.RecordBatch]:
+        """The rows of some row groups, or of all."""
+        with _open(path) as file:
+            for group in range(file.num_row_groups) if groups is None else groups:
+                rows = file.metadata.row_group(group).num_rows
+                blocks = _blocks(self._schema, rows, self._bounds)
+                if len(blocks) == 1:
+                    yield from self._row_group(file, group)
+                else:
+                    fit = self._bounds.bytes // row_bytes_of(self._schema)
+                    yield from turned(file, group, blocks, max(1, min(self._bounds.rows, fit)))
+
+    def _row_group(self, file: pq.ParquetFile, group: int) -> Iterator[pa.RecordBatch]:
         """The rows of a row group, each once."""
         rows = file.metadata.row_group(group).num_rows
         done = 0
         may_grow = True
         while done < rows:
-            skip = done
-            for whole in file.iter_batches(self._step, [group], self._columns, use_threads=False):
+            skip, step = done, self._step
+            for whole in file.iter_batches(step, [group], self._columns, use_threads=False):
                 batch = whole.slice(min(skip, whole.num_rows))
                 skip -= whole.num_rows - batch.num_rows
                 if batch.num_rows == 0:
@@ -115,17 +142,17 @@ class _Reading:
                 done += batch.num_rows
                 size = batch.nbytes
                 yield batch.select(self._columns)  # asked for "a", pyarrow also brings "a.b"
-                if size > 2 * self._bounds.bytes and self._step > 1:
-                    self._step = max(1, self._step * self._bounds.bytes // size)
+                if size > 2 * self._bounds.bytes and step > 1:
+                    self._step = max(1, step * self._bounds.bytes // size)
                     may_grow = False  # or it might go on and on
                     break
-                if self._should_grow(size) and may_grow and done < rows:
-                    fits = self._step * self._bounds.bytes // (2 * size)
-                    self._step = min(self._step_max, self._step * _STEP_FACTOR, fits)
+                if self._should_grow(step, size) and may_grow and done < rows:
+                    fits = step * self._bounds.bytes // (2 * size)
+                    self._step = min(self._step_max, step * _STEP_FACTOR, fits)
                     break
             else:
                 if done != rows:
                     raise pa.ArrowInvalid(f"row group {group} has {done} of {rows} rows")
 
-    def _should_grow(self, size: int) -> bool:
-        return self._step < self._step_max and 4 * size <= self._bounds.bytes
+    def _should_grow(self, step: int, size: int) -> bool:
+        return step < self._step_max and 4 * size <= self._bounds.bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 from pathlib import Path
 
 import psutil
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dovetail_processor.operators.file_feed import FileFeed
-from dovetail_processor.sources import open_source
+from dovetail_processor.sources import open_source, parquet_files
 from dovetail_proto.errors import DovetailError, InputError
 from dovetail_proto.ids import StreamName
 from kit.hand_shell import HandLane
@@ -41,7 +42,7 @@ class Case:
         self.batches: list[pa.RecordBatch | None] = []
         self.failed: list[DovetailError] = []
         self.feed = FileFeed(
-            StreamName("s"), self.lane, lambda: open_source(str(path)), batch_bytes=100_000
+            StreamName("s"), [self.lane], lambda: open_source(str(path)), batch_bytes=100_000
         )
 
     def read(self) -> None:
@@ -102,3 +103,101 @@ def test_a_file_that_is_gone_is_told_and_not_asked_for_again(tmp_path: Path) -> 
     case.read()
     assert [type(e) for e in case.failed] == [InputError]
     assert case.batches == []
+
+
+class Lanes:
+    """A feed of several lanes, whose jobs end in any order, and what came of it."""
+
+    def __init__(self, path: Path, seed: int, *, lanes: int, ahead_bytes: int) -> None:
+        self.random = random.Random(seed)
+        self.lanes = [HandLane() for _ in range(lanes)]
+        self.batches: list[pa.RecordBatch | None] = []
+        self.failed: list[DovetailError] = []
+        self.most_bytes = 0
+        self.feed = FileFeed(
+            StreamName("s"),
+            self.lanes,
+            lambda: open_source(str(path)),
+            batch_bytes=100_000,
+            ahead_bytes=ahead_bytes,
+        )
+        self.feed.want(frozenset({"n"}))
+
+    def step(self) -> bool:
+        """A job ends, or somebody asks; whether there was a job."""
+        if self.random.random() < 0.3:
+            self.feed.read(self.batches.append, self.failed.append)
+        busy = [lane for lane in self.lanes if lane.jobs]
+        if busy:
+            self.random.choice(busy).do()
+        self.most_bytes = max(self.most_bytes, self.feed.held_bytes)
+        return bool(busy)
+
+
+def write_groups(path: Path, damaged: int | None = None) -> None:
+    """Twenty row groups of numbers that count up; one of them may be damaged."""
+    table = pa.table({"n": pa.array(range(ROWS), pa.int64())})
+    pq.write_table(table, path, row_group_size=ROWS // 20, use_dictionary=False)
+    if damaged is not None:
+        at = pq.read_metadata(path).row_group(damaged).column(0).data_page_offset
+        raw = bytearray(path.read_bytes())
+        raw[at : at + 40] = b"\xff" * 40
+        path.write_bytes(raw)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_rows_come_in_order_however_many_lanes_decode(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is decoded before its turn is within its bound, but for a batch of each lane."""
+    monkeypatch.setattr(parquet_files, "_PART_ROWS", 1 + seed * 10_000)
+    path = tmp_path / "t.parquet"
+    write_groups(path)
+    lanes, ahead_bytes = 1 + seed % 3, 150_000 * (seed % 4)
+    case = Lanes(path, seed, lanes=lanes, ahead_bytes=ahead_bytes)
+    while not case.feed.ended:
+        case.step()
+    *batches, last = case.batches
+    assert last is None
+    assert pa.Table.from_batches(batches).to_pydict() == {"n": list(range(ROWS))}
+    assert case.most_bytes <= ahead_bytes + lanes * 100_000
+    assert case.feed.held_bytes == 0
+    while case.step():
+        pass
+    assert all(lane.closed for lane in case.lanes)
+
+
+def test_damage_is_told_in_its_turn_behind_all_rows_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where another lane meets it long before."""
+    monkeypatch.setattr(parquet_files, "_PART_ROWS", 1)
+    path = tmp_path / "t.parquet"
+    write_groups(path, damaged=6)
+    for seed in range(4):
+        case = Lanes(path, seed, lanes=3, ahead_bytes=1 << 20)
+        while not case.failed:
+            case.step()
+        rows = [n for batch in case.batches if batch for n in batch["n"].to_pylist()]
+        assert rows == list(range(6 * ROWS // 20))
+        while case.step():
+            pass
+        assert len(case.failed) == 1
+
+
+def test_a_feed_that_is_left_while_lanes_decode_keeps_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever that is: before it is opened, while it is, or later."""
+    monkeypatch.setattr(parquet_files, "_PART_ROWS", 1)
+    path = tmp_path / "t.parquet"
+    write_groups(path)
+    for steps in range(12):
+        case = Lanes(path, steps, lanes=2, ahead_bytes=1 << 20)
+        for _ in range(steps):
+            case.step()
+        case.feed.close()
+        for lane in case.lanes:
+            while lane.jobs:
+                lane.do()
+        assert [f.path for f in psutil.Process().open_files() if f.path == str(path)] == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pyarrow as pa
@@ -52,7 +52,11 @@ class File:
         self.read = 0
         self.closed = False
 
-    def batches(self, columns: list[str], **_: int) -> Iterator[pa.RecordBatch]:
+    def parts(self, columns: list[str], **_: int) -> list[Callable[[], Iterator[pa.RecordBatch]]]:
+        """All of it in one."""
+        return [lambda: self._rows(columns)]
+
+    def _rows(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """Tells when it is left."""
         assert columns == ["k"]
         try:
@@ -72,7 +76,7 @@ class Case:
         self.failed: list[DovetailError] = []
         self.lane = HandLane()
         name = StreamName("s")
-        feed = FileFeed(name, self.lane, lambda: file, batch_bytes=1 << 20)  # type: ignore[arg-type,return-value]
+        feed = FileFeed(name, [self.lane], lambda: file, batch_bytes=1 << 20)  # type: ignore[arg-type,return-value]
         task = StreamTask(name, SCHEMA, False, path="s.parquet")
         self.home = Home(task, feed, self.failed.append, 0.0)
 
