@@ -63,7 +63,10 @@ def tiny_bounds(budget_bytes: int, chunk_rows: int) -> Iterator[None]:
         patch("dovetail_proto.spill_format.writer.ROW_GROUP_BYTES", 1 + 150 * (chunk_rows % 4)),
         patch("dovetail_proto.spill_format.writer.ROW_GROUP_BYTES_MAX", 300),
         patch.multiple(
-            "dovetail_proto.spill_format.merging", MERGED_MAX=2 + chunk_rows % 3, LEFT_AT_CLOSE=1
+            "dovetail_proto.spill_format.merging",
+            MERGED_MAX=2 + chunk_rows % 3,
+            LEFT_AT_CLOSE=1,
+            MERGED_AT_ONCE_BYTES=40 * chunk_rows,
         ),
     ):
         yield

@@ -35,7 +35,11 @@ if TYPE_CHECKING:
     from dovetail_proto.spill_format.store import SpillStore
 
 MERGED_MAX = 32
-"""Pushes that are merged at once. A row group of each is in memory: 8 MB in all."""
+"""Pushes that are merged at once. A row group of each is in memory: 8 MB in all, at most."""
+
+MERGED_AT_ONCE_BYTES = 1 << 20
+"""About so much goes out at a time: it is there twice meanwhile, side by side and in order. All
+that is held, thrice 8 MB, was most of what a process with a limit of 8 MB took beyond it."""
 
 MERGED_BYTES_MAX = 64 << 20
 """A push whose files are larger than this stays as it is: going to them costs little beside
@@ -125,8 +129,9 @@ def _merge_input(
         while filled := [run for run in runs if run.fill()]:
             if given_up():
                 raise SpillError("the merge was given up")
-            # Beyond the least of these, a file that is not at its end may have something smaller.
-            reached = [run.hashes[-1] for run in filled if run.more]
+            # Beyond the least of these, a file may have something smaller, or there is too much.
+            most = MERGED_AT_ONCE_BYTES // len(filled)
+            reached = [last for run in filled if (last := run.reaches(most)) is not None]
             parts = [run.take(min(reached, default=None)) for run in filled]
             order = np.argsort(np.concatenate([hashes for hashes, _ in parts]), kind="stable")
             columns = zip(*(columns for _, columns in parts), strict=True)
@@ -149,6 +154,7 @@ class _Run:
         self._next = 0  # row group
         self._held: list[pa.Array] = []  # columns of what was read and not taken
         self.hashes = np.empty(0, np.uint64)  # of these
+        self._row_bytes = 1  # of these, about
 
     @property
     def more(self) -> bool:
@@ -159,12 +165,21 @@ class _Run:
         """Hold some rows, if there are any left."""
         if self.hashes.size == 0 and self.more:
             table = self.file.read([self._next], self._columns)
+            self._row_bytes = 1 + table.nbytes // max(1, table.num_rows)
             self._held = [column.combine_chunks() for column in table.columns]
             keys = [self._held[k] for k in self._key]
             self.hashes = canonical_keys(keys, self._key_types).hashes
             self.file.check_hashes(self.hashes, [self._next])
             self._next += 1
         return self.hashes.size > 0
+
+    def reaches(self, most_bytes: int) -> np.uint64 | None:
+        """The last hash of about so many bytes of what is held; None: that is all there is."""
+        at = most_bytes // self._row_bytes
+        if at >= self.hashes.size and not self.more:
+            return None
+        last: np.uint64 = self.hashes[min(at, self.hashes.size - 1)]
+        return last
 
     def take(self, last: np.uint64 | None) -> tuple[NDArray[np.uint64], list[pa.Array]]:
         """The rows held up to hash `last`, or all; they are not held any more."""

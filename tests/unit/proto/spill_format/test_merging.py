@@ -20,6 +20,7 @@ from dovetail_proto.spill_format.merging import (
     MERGED_MAX,
     choose,
 )
+from dovetail_proto.spill_format.writer import PushWriter
 from kit.dying_storage import DyingStorage, Killed
 from kit.small_store import PLAN, push_both_groups
 from kit.spills import make_plan, write_group
@@ -68,12 +69,14 @@ def numbers(store: SpillStore) -> list[int]:
     return [p.push for p in store.pushes()]
 
 
+@pytest.mark.parametrize("at_once_bytes", [1, 300, 1 << 20])
 @pytest.mark.parametrize("row_group_bytes", [1, 700, 1 << 20])
 def test_merged_pushes_hold_the_same_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row_group_bytes: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row_group_bytes: int, at_once_bytes: int
 ) -> None:
     """In one file per input, in hash order, each row with its group and generation."""
     monkeypatch.setattr("dovetail_proto.spill_format.writer.ROW_GROUP_BYTES", row_group_bytes)
+    monkeypatch.setattr("dovetail_proto.spill_format.merging.MERGED_AT_ONCE_BYTES", at_once_bytes)
     store = filled(tmp_path / "s")
     before = held(store)
     store.merge([1, 2, 4])
@@ -184,6 +187,36 @@ def test_a_hot_key_and_an_input_without_rows_are_merged(
     store.merge([1, 2, 3, 4])
     assert held(store) == before
     assert [e is None for e in store.pushes()[0].inputs] == [False, True, False]
+
+
+def test_a_merge_puts_little_in_order_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not all that it holds of its files, which would be there three times."""
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    plan = make_plan([schema] * 2, partitions=1)
+    store = SpillStore.create(str(tmp_path / "s"), plan)
+    for generation in range(16):
+        keys = np.arange(5_000) * 16 + generation
+        hashes = canonical_keys([pa.array(keys)], plan.key_types).hashes
+        writer = store.begin_push()
+        table = pa.table({"k": keys[np.argsort(hashes)], "v": keys})
+        write_group(writer, 0, generation, [table, None])
+        writer.commit()
+    before = held(store)
+    sizes: list[int] = []
+    write = PushWriter.write_rows
+
+    def write_rows(writer: PushWriter, i: int, columns: list[pa.Array]) -> None:
+        sizes.append(sum(c.nbytes for c in columns))
+        write(writer, i, columns)
+
+    monkeypatch.setattr("dovetail_proto.spill_format.merging.MERGED_AT_ONCE_BYTES", 200_000)
+    monkeypatch.setattr(PushWriter, "write_rows", write_rows)
+    store.merge(list(range(1, 17)))
+    assert held(store) == before
+    assert sum(sizes) == 16 * 5_000 * 24
+    assert max(sizes) <= 200_000 + 16 * 24
 
 
 def test_few_or_large_pushes_are_left_alone() -> None:
