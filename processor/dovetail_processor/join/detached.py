@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail_processor.join.kernels import advance as adv
+from dovetail_processor.join.kernels.parts import ROWS
 from dovetail_processor.join.nested import GroupNested
 
 
@@ -23,7 +23,7 @@ class Detached:
 
     def rows(self, n: int) -> NDArray[np.int64]:
         """Rows per group (row) and input (column)."""
-        return self.parts[:, adv.ROWS].reshape(-1, n).astype(np.int64)
+        return self.parts[:, ROWS].reshape(-1, n).astype(np.int64)
 
     def part(self, first: int, end: int, n: int) -> Detached:
         """The groups at positions first … end − 1 alone, to be read and released on their own."""

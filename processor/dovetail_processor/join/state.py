@@ -32,6 +32,7 @@ from dovetail_processor.join.kernels import advance as adv
 from dovetail_processor.join.kernels import columns as kernels
 from dovetail_processor.join.kernels import groups as whole
 from dovetail_processor.join.kernels import index
+from dovetail_processor.join.kernels.parts import PART_FIELDS, ROWS
 from dovetail_processor.join.layout import Column, Kind, Placement, RowLayout, row_layout
 from dovetail_processor.join.nested import NestedStore
 from dovetail_processor.join.rows import Encoder, check_nulls, decode, text_bytes, value_bytes
@@ -98,7 +99,7 @@ class JoinState:
         self.locked = np.zeros(self.partitions, np.bool_)
         """Groups on their way to or from another processor: not to be pushed."""
         self._groups = np.zeros((self.partitions, index.GROUP_FIELDS), np.uint32)
-        self._parts = np.zeros((self.partitions * self.n, adv.PART_FIELDS), np.uint32)
+        self._parts = np.zeros((self.partitions * self.n, PART_FIELDS), np.uint32)
         self._keyed = 0 if is_bijective(plan.key_types) else 1
         self._memory = self._memory_of(self._groups, self._parts)
         self._nested = [NestedStore(x) if x.nested else None for x in self.layouts]
@@ -297,7 +298,7 @@ class JoinState:
 
     def group_rows(self) -> NDArray[np.int64]:
         """Rows held, per group (row) and input (column)."""
-        return self._parts[:, adv.ROWS].reshape(-1, self.n).astype(np.int64)
+        return self._parts[:, ROWS].reshape(-1, self.n).astype(np.int64)
 
     def detach(self, ids: NDArray[np.int64]) -> Detached:
         """Take groups out as their generation; they start afresh as the next one.
@@ -307,12 +308,12 @@ class JoinState:
         half emitted.
         """
         assert self._cursor[adv.MID_ROW] == 0
-        parts = self._parts.reshape(self.partitions, self.n * adv.PART_FIELDS)
+        parts = self._parts.reshape(self.partitions, self.n * PART_FIELDS)
         detached = Detached(
             ids=ids,
             generations=self.generation[ids],
             groups=self._groups[ids],
-            parts=np.ascontiguousarray(parts[ids]).reshape(-1, adv.PART_FIELDS),
+            parts=np.ascontiguousarray(parts[ids]).reshape(-1, PART_FIELDS),
             nested=[s.detach(ids.tolist()) if s is not None else [] for s in self._nested],
         )
         self._groups[ids] = 0
@@ -324,12 +325,12 @@ class JoinState:
 
     def view(self, ids: NDArray[np.int64]) -> Detached:
         """Groups to be read while they stay; no row may be added meanwhile."""
-        parts = self._parts.reshape(self.partitions, self.n * adv.PART_FIELDS)
+        parts = self._parts.reshape(self.partitions, self.n * PART_FIELDS)
         return Detached(
             ids=ids,
             generations=self.generation[ids],
             groups=self._groups[ids],
-            parts=np.ascontiguousarray(parts[ids]).reshape(-1, adv.PART_FIELDS),
+            parts=np.ascontiguousarray(parts[ids]).reshape(-1, PART_FIELDS),
             nested=[[] for _ in self._nested],
         )
 

@@ -212,7 +212,7 @@ def test_a_file_that_cannot_be_read_fails_the_queries_that_read_it() -> None:
 
         schema, rows_total = SCHEMA, None
 
-        def batches(self, *_: object, **__: object) -> object:
+        def parts(self, *_: object, **__: object) -> object:
             """Raises at once."""
             raise InputError("row 1 is broken")
 

@@ -12,14 +12,6 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from dovetail_processor.join.kernels.advance import (
-    HEAP_PAGES,
-    PAGE_HEADER_WORDS,
-    PAGES,
-    PART_FIELDS,
-    ROWS,
-    ROWS_LEFT,
-)
 from dovetail_processor.join.kernels.index import (
     COUNT,
     DEPTH,
@@ -31,6 +23,14 @@ from dovetail_processor.join.kernels.index import (
     slots_of,
 )
 from dovetail_processor.join.kernels.pages import class_of, page_free, page_words
+from dovetail_processor.join.kernels.parts import (
+    HEAP_PAGES,
+    PAGE_HEADER_WORDS,
+    PAGES,
+    PART_FIELDS,
+    ROWS,
+    ROWS_LEFT,
+)
 from dovetail_processor.join.kernels.raw import (
     GROUPS,
     INPUTS,
