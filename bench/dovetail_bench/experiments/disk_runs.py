@@ -27,6 +27,7 @@ from dovetail_processor.shell.local import LocalRun, WorkerPlaces
 from dovetail_processor.shell.local import run_local as run_query
 from dovetail_processor.sinks import CountingSink
 from dovetail_processor.sources import FileSource
+from dovetail_processor.sources.file_source import Part
 from dovetail_proto.assignment import DiskSettings
 from dovetail_proto.ids import ProcessorId
 from dovetail_proto.messages import QueryLoad
@@ -205,9 +206,11 @@ class _PacedSource(FileSource):
         self.bytes_total = table.nbytes
         self.files = ()
 
-    def batches(
-        self, columns: Sequence[str], *, batch_rows: int, batch_bytes: int
-    ) -> Iterator[pa.RecordBatch]:
+    def parts(self, columns: Sequence[str], *, batch_rows: int, batch_bytes: int) -> list[Part]:
+        """One: rows arrive in order."""
+        return [lambda: self._due(columns)]
+
+    def _due(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The rows that are due, tick by tick, whatever larger batches would be allowed."""
         rows = max(1, int(ROWS_PER_S * TICK_S))
         table = self._table.select(list(columns))
