@@ -31,15 +31,15 @@ class Home:
         self.gate = threading.Event()
         self.gate.set()
         handler = grpc.stream_stream_rpc_method_handler(self._ingest)
-        self._server, port = start_server(
+        self._server = start_server(
             "127.0.0.1:0", TOKEN, {"dovetail.v1.DataPlane": {"Ingest": handler}}
         )
-        self.address = f"127.0.0.1:{port}"
+        self.address = f"127.0.0.1:{self._server.port}"
 
     def stop(self) -> None:
         """End every call."""
         self.gate.set()
-        self._server.stop(0).wait(10)
+        self._server.stop(0)
 
     def _ingest(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         self.calls += 1
