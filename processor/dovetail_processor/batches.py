@@ -44,6 +44,11 @@ class Stamped:
         last = self.rows.num_rows - 1 if self.offsets is None else int(self.offsets[-1])
         return self.first + last
 
+    def follows(self, other: Stamped) -> bool:
+        """Whether the sequences of both together are consecutive, the other's first."""
+        whole = self.offsets is None and other.offsets is None
+        return whole and self.first == other.highest + 1
+
     def sequences(self) -> NDArray[np.int64]:
         """Of every row."""
         if self.offsets is None:

@@ -11,7 +11,7 @@ from dovetail_processor.batches import Stamped
 from dovetail_processor.expressions import below_join
 from dovetail_processor.graph.arc import Arc, QueuePool
 from dovetail_processor.graph.node import Node
-from dovetail_processor.operators.evaluate import Evaluate, of_input
+from dovetail_processor.operators.evaluate import Evaluate, of_input, take_merged
 from dovetail_processor.operators.home import Reader
 from dovetail_processor.operators.links import Links
 from dovetail_processor.operators.split import Split
@@ -52,7 +52,7 @@ class QueryInputs:
         read: Arc[Stamped] = Arc(1, self._queues, self._piece_bytes)
         kept: Arc[Stamped] = Arc(1, self._queues)
         self._evaluates[split] = Evaluate(
-            self._plan.name, EVALUATE, of_input(evaluator), read, kept
+            self._plan.name, EVALUATE, of_input(evaluator), read, kept, take=take_merged
         )
         name = QueryName(self._plan.name)
         self.readers[split] = Reader(name, split, read, frozenset(evaluator.reads))
