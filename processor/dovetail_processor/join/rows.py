@@ -92,6 +92,17 @@ def check_nulls(layout: RowLayout, batch: pa.RecordBatch) -> None:
             )
 
 
+def pick(
+    batch: pa.RecordBatch, columns: Sequence[Column], positions: NDArray[np.uint32]
+) -> list[pa.Array]:
+    """The values of `columns` at some positions of a batch, which must be within it."""
+    import pyarrow.compute as pc
+
+    wanted = batch.select([c.field.name for c in columns])
+    taken = pc.take(wanted, pa.array(positions), boundscheck=False)  # checking takes as long
+    return list(taken.columns)
+
+
 def decode(
     slab: Slab,
     columns: Sequence[Column],

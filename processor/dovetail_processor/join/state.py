@@ -35,7 +35,7 @@ from dovetail_processor.join.kernels import index
 from dovetail_processor.join.kernels.parts import PART_FIELDS, ROWS
 from dovetail_processor.join.layout import Column, Kind, Placement, RowLayout, row_layout
 from dovetail_processor.join.nested import NestedStore
-from dovetail_processor.join.rows import Encoder, check_nulls, decode, text_bytes, value_bytes
+from dovetail_processor.join.rows import Encoder, check_nulls, decode, pick, text_bytes, value_bytes
 from dovetail_processor.join.slab import Slab
 from dovetail_proto.key_types import is_bijective
 from dovetail_proto.query import QueryPlan
@@ -233,17 +233,13 @@ class JoinState:
         self, chunk: NDArray[np.uint32], columns: Sequence[tuple[int, str]]
     ) -> list[pa.Array]:
         """The given (input, column) of each combination in a chunk."""
-        import pyarrow.compute as pc
-
         out: dict[tuple[int, str], pa.Array] = {}
         assert self._own is not None
         own, batch = self._own
         for i in range(self.n):
             wanted = [self._column(i, name) for j, name in columns if j == i]
             if i == own:
-                names = [c.field.name for c in wanted]
-                rows = pa.array(chunk[i])  # the kernel's: checking them takes as long as taking
-                arrays = pc.take(batch.select(names), rows, boundscheck=False).columns
+                arrays = pick(batch, wanted, chunk[i])
             else:
                 arrays = decode(self.slab, wanted, chunk[i], self._nested[i], self._with_nulls[i])
             out |= {(i, c.field.name): a for c, a in zip(wanted, arrays, strict=True)}
