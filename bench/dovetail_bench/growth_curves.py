@@ -26,6 +26,10 @@ COLUMNS_ROWS_SMALL, COLUMNS_ROWS_FULL = 4_000, 200_000
 WIDE_MEMORY = "4GB"
 """For all of the state, so that the curve is of the columns alone."""
 
+LITTLE_ROWS_SMALL, LITTLE_ROWS_FULL = 4_000, 20_000
+LITTLE_MEMORY = "64MB"
+"""Batches of 1 000 columns have 80 rows then; what the process takes is what the curve is for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -51,12 +55,22 @@ class Curve:
 def columns(size: int, full: bool, folder: Path) -> Point:
     """Rows of `size` columns (integers, floats, text), joined with narrow ones, one by one."""
     rows = COLUMNS_ROWS_FULL if full else COLUMNS_ROWS_SMALL
+    return _joined(size, rows, WIDE_MEMORY, folder)
+
+
+def columns_little(size: int, full: bool, folder: Path) -> Point:
+    """Likewise, fewer rows with little memory."""
+    rows = LITTLE_ROWS_FULL if full else LITTLE_ROWS_SMALL
+    return _joined(size, rows, LITTLE_MEMORY, folder)
+
+
+def _joined(size: int, rows: int, memory: str, folder: Path) -> Point:
     write_wide(folder / "wide.parquet", rows, size)
     write_wide(folder / "narrow.parquet", rows, 2)
     sql = "SELECT w.*, n.c1 AS n1 FROM wide w JOIN narrow n ON w.k = n.k"
     files = [f"{name}={folder / name}.parquet" for name in ("wide", "narrow")]
     flags = [f"--input={file}" for file in files]
-    flags += [f"--output={folder / 'results'}", f"--memory={WIDE_MEMORY}", "--cleanup=local"]
+    flags += [f"--output={folder / 'results'}", f"--memory={memory}", "--cleanup=local"]
     ours = run_command([sys.executable, "-m", "dovetail", "run", sql, *flags, "--json"])
     shutil.rmtree(folder / "results")
     place = str(folder / "duckdb.parquet")
@@ -79,7 +93,10 @@ def write_wide(path: Path, rows: int, columns: int) -> None:
     pq.write_table(pa.table(made), path)
 
 
-CURVES = (Curve("columns", (3, 30, 200), (3, 30, 200, 1000), columns, opponent_times_max=3.0),)
+CURVES = (
+    Curve("columns", (3, 30, 200), (3, 30, 200, 1000), columns, opponent_times_max=3.0),
+    Curve(f"columns, {LITTLE_MEMORY}", (3, 200), (3, 200, 1000), columns_little),
+)
 
 
 def main() -> None:

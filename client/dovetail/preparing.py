@@ -16,12 +16,16 @@ from dovetail_processor.sources import FileSource, open_source
 from dovetail_proto.cluster_memory import check_workers, threads_by_default, workers_that_fit
 from dovetail_proto.errors import ConfigError
 from dovetail_proto.ids import ProcessorId, check_name, worker_names
+from dovetail_proto.memory import row_bytes_of
 from dovetail_proto.query import PARTITIONS_DEFAULT, QueryPlan
 
 MEMORY_BYTES_DEFAULT = 1 << 30
 """Fits beside other programs on any machine of today, and most joins need no disk within it."""
 
 HERE = ProcessorId("local")
+
+ROW_BYTES_BESIDE = 24
+"""What a row takes in memory beside its columns: its place in the index, and links."""
 
 PUSH_FRACTION_DEFAULT = 0.3
 """S4 4.4: balances the number of pushes and the results found during the run."""
@@ -63,12 +67,18 @@ class Prepared:
 
     @property
     def smallest_first(self) -> tuple[str, ...]:
-        """The streams by rows, where all files tell how many they have, else by bytes."""
-        of = {i.stream: s for i, s in zip(self.plan.inputs, self.sources, strict=True)}
-        rows = {stream: source.rows_total for stream, source in of.items()}
-        size = {stream: source.bytes_total for stream, source in of.items()}
-        known = {stream: n for stream, n in rows.items() if n is not None}
-        return tuple(sorted(of, key=(known if len(known) == len(of) else size).__getitem__))
+        """The streams by what their rows take in memory, about, where all files tell how many rows
+        they have, else by bytes.
+        """
+        held: dict[str, int] = {}
+        size: dict[str, int] = {}
+        known = True
+        for of, source in zip(self.plan.inputs, self.sources, strict=True):
+            row_bytes = ROW_BYTES_BESIDE + row_bytes_of(of.kept)
+            held[of.stream] = held.get(of.stream, 0) + (source.rows_total or 0) * row_bytes
+            size[of.stream] = source.bytes_total
+            known = known and source.rows_total is not None
+        return tuple(sorted(size, key=(held if known else size).__getitem__))
 
 
 def prepare(request: RunRequest) -> Prepared:

@@ -183,6 +183,20 @@ def test_the_largest_file_is_read_last_and_not_kept(limit: tuple[str, ...], tmp_
     assert held["smallest-first"] < 16 * large.num_rows
 
 
+def test_the_file_whose_rows_take_the_most_memory_is_read_last(tmp_path: Path) -> None:
+    """Not the one of the most rows: a few wide ones may take more than many narrow ones."""
+    keys = np.arange(20_000)
+    wide = pa.table({"k": keys[:10_000]} | {f"c{i}": keys[:10_000] * i for i in range(60)})
+    tables = {"wide": wide, "narrow": pa.table({"k": keys})}
+    inputs = write_all(tables, tmp_path, "parquet")
+    sql = "SELECT w.*, n.k AS n FROM wide w JOIN narrow n ON w.k = n.k"
+    out = tmp_path / "out"
+    done = dovetail("run", sql, *inputs, "--output", out, "--memory", "64MB", "--json")
+    assert done.code == 0, done.err
+    assert compare(out, sql, tables).equal
+    assert max(done.json["peak_state_bytes"]) < wide.nbytes // 2
+
+
 def test_decimal_prices_join_equal_doubles_also_through_the_spill_store(tmp_path: Path) -> None:
     """Every n/100 is found, in the run and in the clean-up, as DuckDB finds it."""
     cents = [n % 20_000 for n in range(60_000)]

@@ -29,6 +29,11 @@ ROW_GROUP_BYTES = 256 << 10
 to write and half of that to read, as much as a hundred thousand bytes; a reader that wants a
 stretch of hashes reads half a row group too much at both of its ends."""
 
+WIDE_COLUMNS, WIDE_TIMES_MAX = 256, 3
+"""Row groups of files with twice so many columns are twice as large, and so on to three times. A
+column chunk costs some 10 µs and 2 KB of memory until its file is closed: 1 000 columns in row
+groups of 256 KB, 20 rows each, took 18 s to push 220 MB, and 180 MB of memory."""
+
 ROW_GROUP_BYTES_MAX = 1 << 20
 """Where rows differ so much in size that one would be larger than this, it is cut further, so that
 a reader never needs more at once, a single row aside."""

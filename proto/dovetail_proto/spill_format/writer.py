@@ -29,6 +29,8 @@ from dovetail_proto.spill_format.layout import (
     PARQUET_MAGIC,
     ROW_GROUP_BYTES,
     ROW_GROUP_BYTES_MAX,
+    WIDE_COLUMNS,
+    WIDE_TIMES_MAX,
     InputLayout,
 )
 from dovetail_proto.spill_format.records import (
@@ -209,6 +211,9 @@ class _InputWriter:
         self._scratch: str | None = None
         self._sink: Any = None
         self._writer: Any = None
+        self._footer: list[pq.FileMetaData] = []  # one, once the writer is closed
+        times = min(max(1, layout.leaf_count // WIDE_COLUMNS), WIDE_TIMES_MAX)
+        self._row_group_bytes = times * ROW_GROUP_BYTES
         self._pending: list[pa.Table] = []
         self._pending_bytes = 0
         self._rows: list[int] = []  # this and those below: of each row group that is written
@@ -219,7 +224,7 @@ class _InputWriter:
         table = pa.Table.from_arrays(list(columns), schema=self._layout.file_schema)
         self._pending.append(table)
         self._pending_bytes += table.nbytes
-        if self._pending_bytes >= ROW_GROUP_BYTES:
+        if self._pending_bytes >= self._row_group_bytes:
             self._flush(all_of_it=False)
 
     def _flush(self, *, all_of_it: bool) -> None:
@@ -228,7 +233,7 @@ class _InputWriter:
             return
         rows = pa.concat_tables(self._pending)
         self._pending.clear()
-        each = max(1, rows.num_rows * ROW_GROUP_BYTES // max(1, self._pending_bytes))
+        each = max(1, rows.num_rows * self._row_group_bytes // max(1, self._pending_bytes))
         parts = [p for p in _cut(rows, each) if all_of_it or p[0] + each <= rows.num_rows]
         written = parts[-1][0] + parts[-1][1].num_rows if parts else 0
         if parts:
@@ -250,7 +255,9 @@ class _InputWriter:
             raw = pa.OSFile(self._scratch, "wb")
             self._sink = pa.BufferedOutputStream(raw, WRITE_BUFFER_BYTES)
             schema = self._layout.file_schema.with_metadata(self._identity)
-            self._writer = pq.ParquetWriter(self._sink, schema, **self._layout.options)
+            self._writer = pq.ParquetWriter(
+                self._sink, schema, metadata_collector=self._footer, **self._layout.options
+            )
         return self._writer
 
     def _hashes(self, rows: pa.Table, parts: Sequence[_Part]) -> NDArray[np.uint64]:
@@ -266,8 +273,9 @@ class _InputWriter:
         if self._scratch is None:
             return None
         self._writer.close()
+        self._writer = None
         self._sink.close()
-        chunks, footer_bytes, footer_crc32 = _checksums(self._scratch)
+        chunks, footer_bytes, footer_crc32 = _checksums(self._scratch, self._footer.pop())
         size = os.path.getsize(self._scratch)
         self._storage.publish(self._scratch, self._name, durable=False)
         bounds = np.concatenate(self._bounds)
@@ -288,7 +296,8 @@ class _InputWriter:
         self._pending.clear()
         for part in (self._writer, self._sink):
             if part is not None:
-                with contextlib.suppress(OSError, pa.ArrowException):
+                # RuntimeError: there is no footer to collect after a write has failed.
+                with contextlib.suppress(OSError, RuntimeError, pa.ArrowException):
                     part.close()
         if self._scratch is not None:
             with contextlib.suppress(OSError):
@@ -306,9 +315,8 @@ def _cut(rows: pa.Table, each: int, at: int = 0) -> Iterator[_Part]:
             yield at + start, part, size
 
 
-def _checksums(path: str) -> tuple[NDArray[np.uint32], int, int]:
+def _checksums(path: str, metadata: pq.FileMetaData) -> tuple[NDArray[np.uint32], int, int]:
     """CRC-32 of every column chunk of a Parquet file, and size and CRC-32 of its footer."""
-    metadata = pq.read_metadata(path)
     with open(path, "rb") as f:
         at = f.seek(len(PARQUET_MAGIC))
         crcs = []

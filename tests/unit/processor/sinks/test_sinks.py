@@ -44,6 +44,22 @@ def read_back(folder: Path) -> pa.Table:
     return pa.concat_tables([pq.read_table(f) for f in files])
 
 
+def test_a_file_of_very_many_columns_is_finished_before_its_footer_is_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer keeps something of every column chunk until then."""
+    monkeypatch.setattr("dovetail_processor.sinks.parquet.FILE_CHUNKS", 120)
+    schema = pa.schema([(f"c{i}", pa.int64()) for i in range(50)])
+    sink = ParquetSink(tmp_path, schema, prefix="r", row_group_bytes=1)
+    rows = pa.RecordBatch.from_arrays([pa.array([1, 2])] * 50, schema=schema)
+    for _ in range(7):
+        sink.write(rows.slice(0, 1))
+    totals = sink.close()
+    assert [pq.read_metadata(f).num_row_groups for f in totals.files] == [3, 3, 1]
+    assert totals.rows == 7
+    assert pq.read_table(tmp_path).num_rows == 7
+
+
 def test_a_shared_output_folder_is_one_runs(tmp_path: Path) -> None:
     """Every processor of the run may claim it, whatever the others wrote; nobody else may."""
     out = tmp_path / "new" / "out"

@@ -84,6 +84,24 @@ def test_manifest_tells_groups_generations_rows_and_hash_ranges(tmp_path: Path):
     assert entry.group_rows.tolist() == np.bincount(groups, minlength=8)[push.group].tolist()
 
 
+def test_row_groups_of_very_many_columns_are_larger(tmp_path: Path) -> None:
+    """Else a column chunk would be smaller than what is kept about it; never beyond the most."""
+    schema = pa.schema([("k", pa.int64()), *((f"c{i}", pa.int64()) for i in range(1_000))])
+    plan = make_plan([schema, schema], partitions=1)
+    keys = np.arange(400)
+    keys = keys[np.argsort(canonical_keys([pa.array(keys)], plan.key_types).hashes)]
+    table = pa.Table.from_arrays([pa.array(keys)] * 1_001, schema=schema)
+    store = SpillStore.create(str(tmp_path / "spill"), plan)
+    writer = store.begin_push()
+    write_group(writer, 0, 0, [table, None])
+    entry = writer.commit().inputs[0]
+    assert entry is not None
+    assert entry.row_groups == -(-table.nbytes // (768 << 10))
+    assert entry.memory_bytes.max() <= 1 << 20
+    read = pq.read_table(tmp_path / "spill" / entry.name)
+    assert read.column("c999").to_pylist() == keys.tolist()
+
+
 def test_row_groups_are_cut_by_size_wherever_groups_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
