@@ -105,8 +105,7 @@ class JoinState:
         self._nested = [NestedStore(x) if x.nested else None for x in self.layouts]
         self._has_nested = any(s is not None for s in self._nested)
         self._with_nulls: list[set[str]] = [set() for _ in self.layouts]
-        self.chunk_rows = chunk_rows
-        """Combinations in a chunk, at most; those that are begun from now on."""
+        self.chunk_rows = chunk_rows  # of the next chunk, at most
         self._chunk = np.empty((self.n, chunk_rows), np.uint32)
         self._cursor = np.zeros(adv.POSITIONS + 2 * self.n, np.int64)
         self._work: _Work | None = None
@@ -180,8 +179,7 @@ class JoinState:
 
         A chunk is an array [input, combination] of row addresses, for the batch's own input of
         places in the batch, valid until the next call or `let_go`; it may be empty: others had to
-        get a turn.
-        After Short.OF_MEMORY groups may be detached and released, then `advance` called again.
+        get a turn. After Short.OF_MEMORY groups may be detached and released, and it goes on.
         """
         w = self._work
         if w is None:
