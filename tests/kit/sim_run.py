@@ -378,7 +378,7 @@ def run_seed(seed: int, faults: bool = True) -> Verdict:
     try:
         with (
             patch.object(spill_format.store, "open_storage", scenario.disk.storage),
-            patch.multiple(spill_format.merging, MERGED_MAX=2, LEFT_AT_CLOSE=1),
+            patch.multiple(spill_format.merging, MERGED_MAX=2, MERGED_AT=4, LEFT_AT_CLOSE=1),
         ):
             scenario.start()
             kinds = plan_faults(scenario) if faults else set()

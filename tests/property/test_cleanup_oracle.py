@@ -65,6 +65,7 @@ def tiny_bounds(budget_bytes: int, chunk_rows: int) -> Iterator[None]:
         patch.multiple(
             "dovetail_proto.spill_format.merging",
             MERGED_MAX=2 + chunk_rows % 3,
+            MERGED_AT=2 * (2 + chunk_rows % 3),
             LEFT_AT_CLOSE=1,
             MERGED_AT_ONCE_BYTES=40 * chunk_rows,
         ),

@@ -116,6 +116,7 @@ def squeeze(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> int:
     monkeypatch.setattr("dovetail_processor.operators.file_feed.BATCH_ROWS", rows)
     merged = {7: 2, 40: 3, 90: 32}[rows]  # small pushes become one, or there are too few
     monkeypatch.setattr("dovetail_proto.spill_format.merging.MERGED_MAX", merged)
+    monkeypatch.setattr("dovetail_proto.spill_format.merging.MERGED_AT", 2 * merged)
     return memory_bytes
 
 

@@ -3,11 +3,11 @@
 Under a small memory limit pushes are small and many, and a clean-up with little memory goes to all
 of their files again and again. So the oldest pushes of a level are merged into one of the next:
 
-    level 0   ·· ················  when it has MERGED_MAX × 2: the oldest MERGED_MAX ─┐
+    level 0   ·· ················  when it has MERGED_AT: the oldest MERGED_MAX ───────┐
     level 1   ▪▪▪▪▪▪  ◀────────────────────────────────────────────────────────────────┘
     level 2   █
 
-Each row is written again once per level, and a level is thirty times the one below it. Generations
+Each row is written again once per level, and a level is sixteen times the one below it. Generations
 are not merged: rows keep theirs. The manifest of the merged push says whom it replaces, and writing
 it is the one step that counts: before it the old pushes exist, after it the new one, and whether
 the old files are still there makes no difference. One process writes to a store, one push or merge
@@ -34,12 +34,16 @@ from dovetail_proto.spill_format.writer import PushWriter
 if TYPE_CHECKING:
     from dovetail_proto.spill_format.store import SpillStore
 
-MERGED_MAX = 32
-"""Pushes that are merged at once. A row group of each is in memory: 8 MB in all, at most."""
+MERGED_MAX = 16
+"""Pushes that are merged at once. A row group of each is in memory: 4 MB in all."""
+
+MERGED_AT = 64
+"""Pushes of a level that have some of them merged. A run that never has so many is left alone: that
+is state of five times the memory, and merging would cost as much as it spares."""
 
 MERGED_AT_ONCE_BYTES = 1 << 20
 """About so much goes out at a time: it is there twice meanwhile, side by side and in order. All
-that is held, thrice 8 MB, was most of what a process with a limit of 8 MB took beyond it."""
+that is held, thrice over, was most of what a process with a limit of 8 MB took beyond it."""
 
 MERGED_BYTES_MAX = 64 << 20
 """A push whose files are larger than this stays as it is: going to them costs little beside
@@ -53,17 +57,13 @@ LEFT_AT_CLOSE = 8
 
 
 def choose(pushes: Sequence[tuple[int, int]], *, closing: bool) -> list[int]:
-    """Which pushes, given by level and bytes, to merge now, oldest first; [] if none.
-
-    A run that never had 2 × MERGED_MAX of them is left alone: that is state of five times the
-    memory, and merging would cost as much as it spares.
-    """
+    """Which pushes, given by level and bytes, to merge now, oldest first; [] if none."""
     merged_before = any(level for level, _ in pushes)
     for level in sorted({level for level, _ in pushes}):
         found = [
             i for i, (of, size) in enumerate(pushes) if of == level and size <= MERGED_BYTES_MAX
         ]
-        many = len(found) >= 2 * MERGED_MAX
+        many = len(found) >= MERGED_AT
         if many or (closing and merged_before and len(found) > LEFT_AT_CLOSE):
             return found[:MERGED_MAX]
     return []

@@ -16,6 +16,7 @@ from dovetail_proto.partitioning import canonical_keys
 from dovetail_proto.spill_format import LocalStorage, RunRecord, SpillStore
 from dovetail_proto.spill_format.merging import (
     LEFT_AT_CLOSE,
+    MERGED_AT,
     MERGED_BYTES_MAX,
     MERGED_MAX,
     choose,
@@ -221,7 +222,7 @@ def test_a_merge_puts_little_in_order_at_a_time(
 
 def test_few_or_large_pushes_are_left_alone() -> None:
     """Merging costs as much as it spares, unless there are many; the oldest go first."""
-    small = [(0, 1000)] * (2 * MERGED_MAX)
+    small = [(0, 1000)] * MERGED_AT
     assert choose(small[1:], closing=True) == []
     assert choose(small, closing=False) == list(range(MERGED_MAX))
     assert choose([(0, MERGED_BYTES_MAX + 1)] * 100, closing=True) == []
@@ -244,8 +245,8 @@ def test_a_store_is_closed_with_few_pushes_whatever_it_had() -> None:
                 kept = [k for c, k in enumerate(kept) if c not in chosen]
                 kept.append((level, size))
                 written += size
-            assert len(kept) <= 2 * MERGED_MAX * 3
-        if pushes >= 2 * MERGED_MAX:
+            assert len(kept) <= MERGED_AT * 3
+        if pushes >= MERGED_AT:
             levels = Counter(level for level, _ in kept)
             assert max(levels.values()) <= LEFT_AT_CLOSE
         assert sum(size for _, size in kept) == 100 * pushes
