@@ -103,60 +103,64 @@ def _is_sent(self: Any, split: Any) -> bool:
 
 INPUT_BUGS = {
     "held rows sent": Bug(
-        "rows of a moving group are held", around(Split, "_cut", _cut_through_holds), 30
+        "rows of a moving group are held", around(Split, "_cut", _cut_through_holds)
     ),
     "waiting rows not held": Bug(
-        "so are those without credit", instead(Outbox, "withdraw", lambda self, belongs: []), 30
+        "so are those without credit", instead(Outbox, "withdraw", lambda self, belongs: [])
     ),
     "released in reverse": Bug(
-        "held rows keep their order", around(Split, "release", _released_in_reverse), 30
+        "held rows keep their order", around(Split, "release", _released_in_reverse)
     ),
     "released to nobody": Bug(
-        "held rows are released", instead(Split, "release", lambda self, chosen: []), 30
+        "held rows are released", instead(Split, "release", lambda self, chosen: [])
     ),
-    "frames out of order": Bug("a link delivers in order", instead(Inbox, "take", _take_any), 30),
-    "frames twice": Bug("and once", instead(Inbox, "take", _take_again), 30),
+    "frames out of order": Bug("a link delivers in order", instead(Inbox, "take", _take_any)),
+    "frames twice": Bug("and once", instead(Inbox, "take", _take_again), scene="late messages"),
     "nothing resent": Bug(
         "what was lost is sent again",
         instead(Outbox, "resend", lambda self, now_s, undone=False: []),
-        30,
     ),
     "marker before its rows": Bug(
-        "a marker overtakes others' rows only", around(LinkEnd, "overtake", _marker_first), 30
+        "a marker overtakes others' rows only",
+        around(LinkEnd, "overtake", _marker_first),
+        scene="slow sinks",
     ),
     "answered before taken": Bug(
-        "a repeated batch waits with the first", instead(Home, "_repeated", _answered_at_once), 30
+        "a repeated batch waits with the first", instead(Home, "_repeated", _answered_at_once)
     ),
-    "acknowledged and dropped": Bug("defect 2: acknowledged means joined", _defect_2, 30),
+    "acknowledged and dropped": Bug("defect 2: acknowledged means joined", _defect_2),
     "sources forgotten": Bug(
         "a stream's next home knows its sources",
         instead(SourcesHeard, "restore", lambda self, marks, now_s: None),
-        30,
+        scene="come back",
     ),
     "left before joined": Bug(
-        "a home leaves when all is joined", instead(Links, "drained", lambda self, split: True), 30
+        "a home leaves when all is joined",
+        instead(Links, "drained", lambda self, split: True),
+        scene="come back",
     ),
     "closing takes nothing": Bug(
-        "who closes takes what has come", instead(Home, "end_reader", _ends_where_it_is), 30
+        "who closes takes what has come", instead(Home, "end_reader", _ends_where_it_is)
     ),
     "ended at once": Bug(
-        "links end behind all rows", instead(Worker, "_end_inputs", _ended_at_once), 60
+        "links end behind all rows",
+        instead(Worker, "_end_inputs", _ended_at_once),
+        scene="early closing",
     ),
     "end before rows that wait": Bug(
         "an end is known behind the last row of every group",
         instead(Links, "_is_empty", _is_sent),
-        60,
     ),
     "end before rows are taken": Bug(
         "a stream's end comes behind what waits at its home",
         instead(Home, "has_fed", _was_fed_at_once),
-        200,
+        scene="early ends",
     ),
     "reader goes on": Bug(
-        "who closes takes nothing more", instead(Home, "end_reader", lambda self, split: None), 30
+        "who closes takes nothing more", instead(Home, "end_reader", lambda self, split: None)
     ),
     "readers not set": Bug(
-        "who is submitted reads", instead(Streams, "set_readers", lambda self: None), 30
+        "who is submitted reads", instead(Streams, "set_readers", lambda self: None)
     ),
 }
 """By name; two or more for each mechanism."""

@@ -176,54 +176,64 @@ def _forced_not_counted(self: Any, processor: Any, size_bytes: int) -> None:
 
 
 MOVE_BUGS = {
-    "skipped marker": Bug("ship only when every split's marker is in", _skip_marker, 30),
+    "skipped marker": Bug("ship only when every split's marker is in", _skip_marker),
     "commit before Received": Bug(
-        "commit only what the receiver has", around(Steps, "order_sending", _commit_early), 60
+        "commit only what the receiver has",
+        around(Steps, "order_sending", _commit_early),
+        scene="far receiver",
     ),
     "everyone at once": Bug(
-        "the owner is told before the splits", around(Steps, "send", _everyone_at_once), 100
+        "the owner is told before the splits",
+        around(Steps, "send", _everyone_at_once),
+        scene="far receiver",
     ),
     "moves forgotten": Bug(
         "a new manager takes up open moves",
         instead(Coordinator, "take_up", lambda self, moves, now_s: []),
-        100,
+        scene="manager dies",
     ),
     "store not fenced": Bug(
-        "a manager that was replaced cannot write", around(SimStore, "write", _store_unfenced), 200
+        "a manager that was replaced cannot write",
+        around(SimStore, "write", _store_unfenced),
+        scene="manager replaced",
     ),
-    "late step accepted": Bug("a reactivated chunk stays over", _late_deactivate, 400),
+    "late step accepted": Bug(
+        "a reactivated chunk stays over", _late_deactivate, scene="late messages"
+    ),
     "late confirmation": Bug(
         "a write is confirmed by its revision",
         instead(Journal, "confirmed", _late_confirmation),
-        400,
     ),
     "copy not dropped": Bug(
-        "after the commit the sender drops", around(Sender, "reactivate", _copy_kept), 60
+        "after the commit the sender drops",
+        around(Sender, "reactivate", _copy_kept),
+        scene="slow sinks",
     ),
-    "taken back": Bug(
-        "the sender obeys the map", around(Sender, "reactivate", _taken_back_twice), 30
-    ),
+    "taken back": Bug("the sender obeys the map", around(Sender, "reactivate", _taken_back_twice)),
     "released to old owner": Bug(
         "splits release to the new owner",
         around(Participant, "_reactivate", _released_to_old_owner),
-        30,
     ),
     "rollback while committing": Bug(
         "an issued commit goes forward",
         around(Steps, "give_up", _rollback_after_commit_issued),
-        400,
+        scene="manager cut off",
     ),
-    "told before written": Bug("final words follow the write", _told_before_written, 400),
+    "told before written": Bug(
+        "final words follow the write", _told_before_written, scene="manager replaced"
+    ),
     "held for ever": Bug(
-        "step 8 releases", instead(SplitHost, "reactivate", lambda self, move, chunk, owner: []), 30
+        "step 8 releases", instead(SplitHost, "reactivate", lambda self, move, chunk, owner: [])
     ),
     "record without commit": Bug(
-        "map and record are one write", around(Steps, "commit", _uncommitted_record), 400
+        "map and record are one write",
+        around(Steps, "commit", _uncommitted_record),
+        scene="manager dies",
     ),
     "forced bytes not counted": Bug(
         "M_query − M_cluster bounds all orders",
         instead(Admission, "pushed", _forced_not_counted),
-        400,
+        scene="forced pushes",
     ),
 }
 """By name."""

@@ -212,79 +212,84 @@ def _done_twice(ordered: Any) -> Any:
 
 STATE_BUGS = {
     "marks not installed": Bug(
-        "marks move with a group", around(group_moves, "install", _installed("marks")), 30
+        "marks move with a group", around(group_moves, "install", _installed("marks"))
     ),
     "marks not asked": Bug(
-        "replayed rows are dropped", around(JoinState, "begin", _every_row_is_new), 30
+        "replayed rows are dropped", around(JoinState, "begin", _every_row_is_new)
     ),
     "generation not installed": Bug(
-        "the generation moves", around(group_moves, "install", _installed("generation")), 100
+        "the generation moves",
+        around(group_moves, "install", _installed("generation")),
+        scene="slow sinks",
     ),
     "counts not installed": Bug(
-        "what was produced moves", around(group_moves, "install", _installed("produced")), 30
+        "what was produced moves", around(group_moves, "install", _installed("produced"))
     ),
     "unkept though on disk": Bug(
         "a row is kept while a generation of its group is on disk",
         around(JoinState, "advance", _every_group_is_whole),
-        30,
     ),
     "unkept not installed": Bug(
         "what was found without being kept moves",
         around(group_moves, "install", _installed("unkept")),
-        400,
+        scene="ended inputs",
     ),
     "dropped when sent": Bug(
-        "the sender keeps its copy", around(GroupMoves, "_sent", _dropped_when_sent), 100
+        "the sender keeps its copy",
+        around(GroupMoves, "_sent", _dropped_when_sent),
+        scene="manager dies",
     ),
     "groups change under results": Bug(
-        "defect 4: results are read before groups change",
-        _chores_first,
-        200,
+        "defect 4: results are read before groups change", _chores_first, scene="slow sinks"
     ),
     "no room is done": Bug(
-        "rows stay until they are on disk", around(Pusher, "_begin", _no_room_is_done), 200
+        "rows stay until they are on disk", around(Pusher, "_begin", _no_room_is_done)
     ),
     "generation stays": Bug(
-        "a push begins a generation", around(JoinState, "detach", _generation_stays), 30
+        "a push begins a generation", around(JoinState, "detach", _generation_stays)
     ),
     "rest not pushed": Bug(
-        "the rest is pushed at the end", instead(Pusher, "push_rest", _rest_left), 30
+        "the rest is pushed at the end", instead(Pusher, "push_rest", _rest_left)
     ),
     "policy loses the rest": Bug(
-        "defect 1: whatever the policy is then", around(Query, "_close", _rest_by_policy), 100
+        "defect 1: whatever the policy is then",
+        around(Query, "_close", _rest_by_policy),
+        scene="policies",
     ),
     "store deleted": Bug(
         "defect 8: who comes back keeps what it wrote",
         instead(sim_disk, "open_store", _deletes_its_store),
-        400,
+        scene="come back",
     ),
     "absent log empty": Bug(
         "defect 5: what cannot be read is an error",
         around(LogRead, "batches", _absent_is_empty),
-        30,
+        scene="another folder",
     ),
     "file bytes reported": Bug(
         "defect 17: bytes of memory are reported",
         around(GroupMoves, "_order_done", _file_bytes),
-        30,
+        scene="forced pushes",
     ),
     "orders lost": Bug(
         "defect 18: an order waits for the batch",
         around(GroupMoves, "_ordered_push", _lost_in_a_batch),
-        200,
+        scene="forced pushes",
     ),
     "orders done twice": Bug(
-        "a repeated order is done once", around(GroupMoves, "_ordered_push", _done_twice), 200
+        "a repeated order is done once",
+        around(GroupMoves, "_ordered_push", _done_twice),
+        scene="forced pushes",
     ),
     "memory not shared": Bug(
         "state stays within the limit",
         instead(MemoryPool, "share", lambda self, anew=False: None),
-        100,
+        scene="crowded",
     ),
     "no relief": Bug(
         "who is short of memory pushes or waits",
         instead(StateMemory, "now", lambda self, now_s: None),
-        100,
+        scene="crowded",
     ),
 }
 """By name; two or more for each mechanism."""

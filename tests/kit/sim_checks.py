@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail_processor.batches import Keyed
 from dovetail_processor.query import Query
 from dovetail_processor.worker import Worker
+from dovetail_proto.ids import MoveId
 from dovetail_proto.messages import ControlMessage, Pushed, PushPartitions, Stage
 from kit.sim_world import Violation
 
@@ -51,6 +53,7 @@ class Watch:
             if query.stage is not Stage.RUNNING:
                 continue
             query.moves.participant.check()
+            self._look_at_moves(query)
             self._look_at(query, self._seen.setdefault(query.task.run, _Seen()))
         if used > worker.memory_bytes:
             raise Violation(f"{worker.here} uses {used} of {worker.memory_bytes} bytes")
@@ -62,6 +65,7 @@ class Watch:
             self._scenario.check_live(self._worker, query)
         if seen.order is not None:
             self._follow_order(query, seen)
+        self._look_behind_ends(query)
         chores, pieces = len(query.join._chores), bool(query.join._pieces)
         if pieces and (query.join._in_chore or (seen.pieces and chores < seen.chores)):
             raise Violation(f"{query.here}: groups change while results are read from them")
@@ -70,6 +74,27 @@ class Watch:
         if steps != seen.steps and query.join.settled:
             seen.steps = steps
             self._scenario.check_marks(query)
+
+    def _look_at_moves(self, query: Query) -> None:
+        """Nobody takes part in a move before it is written down, or after it has ended.
+
+        Unless nobody waits for an answer any more: of a query that failed, or of who was lost.
+        """
+        participant, store = query.moves.participant, self._scenario.store
+        if query.task.name in store.failed or query.here in store.died:
+            return
+        moves: set[MoveId | None] = {move for move, _ in participant.split_host.held.values()}
+        for move in moves | {participant.adapting} - {None}:
+            if move not in store.open_moves:
+                raise Violation(f"{query.here} takes part in move {move}, which is not open")
+
+    def _look_behind_ends(self, query: Query) -> None:
+        """Behind the end of an input comes nothing, but what the join has had before."""
+        for i, end in enumerate(query.ends):
+            waiting = [item for _, item, _ in end._items] if end.ended else []
+            for rows in (item for item in waiting if isinstance(item, Keyed)):
+                if (rows.stamped.sequences() > query.state.marks[i, rows.groups]).any():
+                    raise Violation(f"{query.here}: rows come behind the end of input {i}")
 
     # Forced pushes --------------------------------------------------------------------------------
 

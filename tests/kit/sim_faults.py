@@ -36,10 +36,10 @@ Chosen = Callable[[str, float], bool]
 
 def plan_faults(scenario: Scenario) -> set[str]:
     """Choose a random subset of faults and schedule it; the names of what was chosen."""
-    random, kinds = scenario.world.random, set[str]()
+    random, scene, kinds = scenario.world.random, scenario.scene, set[str]()
 
     def chosen(kind: str, chance: float) -> bool:
-        if random.random() < chance:
+        if random.random() < scene.chance(kind, chance):
             kinds.add(kind)
             return True
         return False
@@ -49,6 +49,7 @@ def plan_faults(scenario: Scenario) -> set[str]:
         _disks(scenario, chosen)
         _managers(scenario, chosen)
         _processors(scenario, chosen)
+        _aimed(scenario)
     return kinds
 
 
@@ -56,7 +57,7 @@ def _net(scenario: Scenario, chosen: Chosen) -> None:
     random, faults = scenario.world.random, scenario.world.faults
     faults.delay_s = random.choice((0.001, 0.005, 0.05))
     if chosen("loss", 0.3):
-        faults.loss = random.choice((0.02, 0.1, 0.3))
+        faults.loss = random.choice(scenario.scene.losses)
     if chosen("duplicate", 0.4):
         faults.duplicate = random.choice((0.05, 0.3))
     if chosen("slow", 0.4):
@@ -107,7 +108,7 @@ def _managers(scenario: Scenario, chosen: Chosen) -> None:
         if random.random() < 0.5:
             world.at(LOAD_S * 0.6, None, _plan_crash_at_write, scenario)
     if chosen("manager pause", 0.3):
-        pause_s = random.choice((1.0, 4.0, 7.0, 9.0))
+        pause_s = random.choice(scenario.scene.manager_pauses_s)
         in_move = random.random() < 0.6
         world.at(random.uniform(1, LOAD_S), None, _pause_manager, scenario, pause_s, in_move)
     # Whatever kills managers, somebody starts one again after a while.
@@ -140,6 +141,18 @@ def _processors(scenario: Scenario, chosen: Chosen) -> None:
             world.at(at_s + random.uniform(6, 9), None, _restart, scenario, late)
 
 
+def _aimed(scenario: Scenario) -> None:
+    """What only scenes have: faults that hit where chance would seldom do."""
+    world, random, certain = scenario.world, scenario.world.random, scenario.scene.certain
+    if "far processor" in certain:
+        world.faults.far, world.faults.far_s = random.choice(scenario.names), 1.0
+        for at_s in range(2, int(LOAD_S)):
+            world.at(at_s, None, scenario.operator.move_to, world.faults.far)
+    if "cut at commit" in certain:
+        world.faults.cut_at_commit_s = random.choice((2.0, 4.0))
+    world.faults.crash_at_commit = "crash at commit" in certain
+
+
 def _crash_manager(scenario: Scenario) -> None:
     if not scenario.managers[-1].crashed:
         scenario.managers[-1].crash("by chance")
@@ -158,7 +171,7 @@ def _pause_manager(scenario: Scenario, pause_s: float, in_move: bool) -> None:
         return
     manager.paused_until_s = world.now_s + pause_s
     world.tell(manager.address, f"PAUSES for {pause_s} s")
-    if pause_s > 2 and world.random.random() < 0.8:
+    if pause_s > 2 and world.random.random() < scenario.scene.chance("replaced", 0.8):
         # Somebody takes it for dead: two managers, one of them replaced without knowing it.
         world.at(pause_s / 2, None, scenario.start_manager)
 

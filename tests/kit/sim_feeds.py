@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dovetail_proto.arrow_bytes import to_bytes
-from dovetail_proto.errors import DovetailError, Refusal
+from dovetail_proto.errors import DovetailError, InputError, Refusal
 from dovetail_proto.feeds import IngestAck, IngestBatch
 from dovetail_proto.ids import StreamName
 from kit.sim_world import Violation, World
@@ -72,6 +72,7 @@ class SimFeed:
         self._sent = 0  # batches
         self._answered = 0
         self._heard_s = 0.0
+        self._refused = False  # its stream has ended, before it was done
         self._call = self._on_call = 0  # the call under way, and batches that were sent on it
         world.nodes[name] = self
         world.at(starts_s, self, self._timer)
@@ -83,8 +84,13 @@ class SimFeed:
 
     @property
     def done(self) -> bool:
-        """Whether all is answered."""
-        return self._answered == len(self.batches)
+        """Whether all is answered, or its stream takes nothing more."""
+        return self._answered == len(self.batches) or self._refused
+
+    @property
+    def half_sent(self) -> bool:
+        """Whether half of its batches were sent, though they may not have arrived."""
+        return 2 * self._sent >= len(self.batches)
 
     def _timer(self) -> None:
         random, now_s = self.world.random, self.world.now_s
@@ -142,6 +148,8 @@ class SimFeed:
             self._answered = max(self._answered, number)
         elif isinstance(message, Refusal) and message.details.get("reason") == "source":
             self._begin_again()
+        elif isinstance(message, InputError) and self.stream in self.scenario.short_streams:
+            self._refused = True  # who knows how much of what it sent was taken before
         elif isinstance(message, DovetailError):
             self._call_anew()  # and it tries again after a while
 

@@ -25,7 +25,7 @@ ORACLE = Oracle()
 
 DEADLY = frozenset(
     {"processor crash", "processor crash at step", "late crash", "processor pause", "cut", "loss",
-     "slow", "manager pause", "store outage", "store", "manager crash", "manager crash at write"}
+     "slow", "store outage"}
 )  # fmt: skip
 """Faults that may have a processor taken for dead."""
 
@@ -58,6 +58,7 @@ def judge(scenario: Scenario, kinds: set[str]) -> Verdict:
         pushes, owed = pushes + count, owed + late.num_rows
         read = read_back(scenario, query, lost)
         _compare(query, pa.concat_tables([made if read is None else read, late]), answer)
+    scenario.managers[-1].check_store()
     outcomes = Counter(o for m in scenario.managers for o in m.moves.values())
     forced = scenario.forced_bytes()
     world = scenario.world

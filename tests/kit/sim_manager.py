@@ -19,6 +19,7 @@ from dovetail_manager.controller import Controller
 from dovetail_manager.effects import AppendHistory, Effect, LogEvent, Send, StepDown
 from dovetail_manager.journal import Write
 from dovetail_manager.membership import MemberState
+from dovetail_manager.moves.records import map_key
 from dovetail_manager.moves.steps import MoveSettings
 from dovetail_manager.records import QueryRecord
 from dovetail_manager.state import ControllerSettings, State
@@ -48,6 +49,7 @@ class ManagerSettings:
     settle_intervals: int
     paper_restrictions: bool
     force_above_ratio: float
+    move_min_fraction: float
     dead_after_s: float = 6.0
 
     def made(self) -> ControllerSettings:
@@ -56,7 +58,7 @@ class ManagerSettings:
             version="1",
             adaptation=AdaptationSettings(
                 move_interval_s=self.move_interval_s,
-                move_min_fraction=0.02,
+                move_min_fraction=self.move_min_fraction,
                 settle_intervals=self.settle_intervals,
                 paper_restrictions=self.paper_restrictions,
                 force_above_rate_ratio=1.2,
@@ -245,6 +247,21 @@ class SimManager:
         """The machine's own invariants."""
         self._machine.check()
 
+    def check_store(self) -> None:
+        """A manager that started now would know what this one does: nobody else has written."""
+        state, entries = self._state, self.store.entries
+        known = {q.record.key: q.durable and q.durable.to_json() for q in state.queries.values()}
+        known |= {map_key(n): q.placement.map.to_json() for n, q in state.queries.items()}
+        for name, stream in state.streams.items():
+            known[f"stream/{name}"] = stream.durable and stream.durable.to_json()
+        for key, value in known.items():
+            if entries.get(key) != value:
+                raise Violation(f"the store has {entries.get(key)}, and {self.address} {value}")
+        for member in state.membership.members.values():
+            there = json.loads(entries[member.key])
+            if (there["incarnation"], there["state"]) != (member.incarnation, member.state):
+                raise Violation(f"the store has {there}, and {self.address} {member}")
+
     def crash(self, why: str) -> None:
         """Lose everything but the store."""
         self.crashed = True
@@ -319,6 +336,9 @@ class SimManager:
             self.crash(f"before writing {', '.join(w.puts)}")
             return
         self._awaited = w.revision
+        commits = {key.partition("/")[0] for key in w.puts} >= {"map", "move"}
+        if commits:
+            self._cut_off()
         random, loss = self.world.random, self.world.faults.store_loss
         lost = random.random() < loss if loss else False
         now_s = self.world.now_s
@@ -327,9 +347,19 @@ class SimManager:
         delay_s = STORE_DELAY_S * (0.5 + random.random())
         if applied:
             # The request may reach the store even when its sender is gone by then.
-            crash_after = at_write == self.writes_begun
+            crash_after = at_write == self.writes_begun or (
+                commits and self.world.faults.crash_at_commit
+            )
             self.world.at(delay_s, None, self._reach_store, w, lost, crash_after)
         self.world.at(STORE_TIMEOUT_S, self, self._timed_out, w.revision)
+
+    def _cut_off(self) -> None:
+        """Neither the store nor a processor hears it for a while, if so planned."""
+        faults, now_s = self.world.faults, self.world.now_s
+        if faults.cut_at_commit_s and not any(a <= now_s < b for a, b in faults.store_outages):
+            until_s = now_s + faults.cut_at_commit_s
+            faults.store_outages.append((now_s, until_s))
+            faults.cuts += [(now_s, until_s, self.address, to) for to in self._lines]
 
     def _reach_store(self, w: Write, answer_lost: bool, crash_after: bool) -> None:
         verdict = self.store.write(w, self.world.now_s)

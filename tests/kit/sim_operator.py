@@ -13,6 +13,7 @@ from dovetail_proto.assignment import Phase
 from dovetail_proto.errors import Domain, DovetailError, Refusal
 from kit.sim_faults import LOAD_S
 from kit.sim_queries import STREAMS
+from kit.sim_scenes import OFTEN
 from kit.sim_world import World
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from kit.sim_run import Scenario, Submission
 
 LOOK_S = 0.25
+HASTE_S = 0.2
+"""Until a stream is ended whose readers were paused: some batches come meanwhile."""
+
 POLICIES = ("lazy-disk", "active-disk", "disk", "distributed", "none")
 
 Verb = Callable[["SimManager"], None]
@@ -33,6 +37,7 @@ class Operator:
         self.address = "operator"
         self.crashed = False
         self.paused_until_s = 0.0
+        self._hasty: set[str] = set()  # streams whose readers were paused
         world.nodes[self.address] = self
         world.at(LOOK_S, self, self._look)
         self._plan()
@@ -78,15 +83,27 @@ class Operator:
         self._end_streams(manager)
 
     def _end_streams(self, manager: SimManager) -> None:
-        """End the streams that are to end early, once all was sent and every query reads them."""
+        """End the streams that are to end early, once all was sent and every query reads them.
+
+        Or in haste: while sources send, and what they have sent waits for queries that pause.
+        """
         if not all(q.run or q.given_up for q in self.scenario.queries):
             return
         for stream in self.scenario.short_streams:
             feeds = [f for f in self.scenario.feeds if f.stream == stream]
             known = manager.home_of(stream) is not None and not manager.has_ended(stream)
-            if known and all(feed.done for feed in feeds):
-                self.world.happened.add("stream ended early")
-                self._ask(f"end {stream}", lambda m, s=stream: m.end_stream(s))  # type: ignore[misc]
+            hasty = "hasty end" in self.scenario.scene.certain and stream not in self._hasty
+            if known and hasty and all(feed.half_sent for feed in feeds):
+                self._hasty.add(stream)
+                for query in self.scenario.queries:
+                    self._pause(query)
+                self.world.at(HASTE_S, self, self._end_stream, stream)
+            elif known and all(feed.done for feed in feeds):
+                self._end_stream(stream)
+
+    def _end_stream(self, stream: str) -> None:
+        self.world.happened.add("stream ended early")
+        self._ask(f"end {stream}", lambda m: m.end_stream(stream))
 
     def _see_to(self, query: Submission, manager: SimManager) -> None:
         now_s = self.world.now_s
@@ -140,19 +157,21 @@ class Operator:
     # Changes of mind ------------------------------------------------------------------------------
 
     def _plan(self) -> None:
-        random = self.world.random
+        random, scene = self.world.random, self.scenario.scene
         for query in self.scenario.queries:
-            for what, chance in (
-                (self._change_policy, 0.45),
-                (self._move, 0.6),
-                (self._pin, 0.1),
-                (self._pause, 0.25),
-                (self._close, 0.25),
+            for act, what, usual in (
+                ("policy", self._change_policy, 0.45),
+                ("move", self._move, 0.6),
+                ("pin", self._pin, 0.1),
+                ("pause", self._pause, 0.25),
+                ("close", self._close, 0.25),
             ):
-                while random.random() < chance:
+                least = OFTEN[act] if act in scene.certain else 0
+                chance = 0.0 if act in scene.never else usual
+                while (least := least - 1) >= 0 or random.random() < chance:
                     self.world.at(random.uniform(1.0, LOAD_S), self, what, query)
-        if random.random() < 0.4:
-            at_s = random.uniform(2.0, LOAD_S) * random.choice((0.6, 1.0))
+        if random.random() < scene.chance("leave", 0.4):
+            at_s = random.uniform(2.0, scene.leaves_by_s) * random.choice((0.6, 1.0))
             self.world.at(at_s, self, self._leave, random.random() < 0.5)
 
     def _change_policy(self, query: Submission) -> None:
@@ -211,7 +230,7 @@ class Operator:
         process = next((p for p in self.scenario.alive() if p.id == name), None)
         if process is None or len(self.scenario.alive()) < 2:
             return
-        if self.world.random.random() < 0.8:
+        if self.world.random.random() < self.scenario.scene.chance("come back", 0.8):
             self.world.at(self.world.random.uniform(1.0, 4.0), self, self._come_back, name)
         if ends:
             self.world.tell(process.address, "is told to end")

@@ -44,7 +44,7 @@ class _Loop:
 def lose_a_folder(scenario: Scenario) -> str:
     """Who does not have what it wrote any more; empty: everybody has."""
     random = scenario.world.random
-    if random.random() >= ANOTHER_FOLDER:
+    if random.random() >= scenario.scene.chance("another folder", ANOTHER_FOLDER):
         return ""
     chosen = random.choice(scenario.alive())
     chosen.data_dir = Path(scenario.disk.root) / "another-folder"

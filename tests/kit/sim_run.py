@@ -36,6 +36,7 @@ from kit.sim_manager import ManagerSettings, SimManager
 from kit.sim_operator import Operator
 from kit.sim_processor import SimProcessor
 from kit.sim_queries import QUERIES, STREAMS, planned, rows
+from kit.sim_scenes import ORDINARY, Scene
 from kit.sim_store import SimStore
 from kit.sim_world import Faults, Violation, World, tell_story
 
@@ -83,26 +84,28 @@ class Verdict:
 class Scenario:
     """Everything random about a run, and the bookkeeping that judges it."""
 
-    def __init__(self, world: World, folder: Path) -> None:
+    def __init__(self, world: World, folder: Path, scene: Scene) -> None:
         random = world.random
-        self.world = world
+        self.world, self.scene = world, scene
         world.step_hook = self.step_hook
         self.disk = SimDisk(world, folder)
-        self.names = [f"p{i}" for i in range(random.choice((2, 2, 3, 3, 4)))]
+        self.names = [f"p{i}" for i in range(random.choice(scene.processors))]
         if world.seed % 4 == 3:
             self.names[:2] = ["p0.0", "p0.1"]  # the workers of one process
-        self.queries = [self._query(n) for n in range(random.choice((1, 1, 1, 2, 2, 3)))]
+        self.queries = [self._query(n) for n in range(random.choice(scene.queries))]
         self.memory = self._memory()
         for query in self.queries:
-            query.expected_bytes = random.choice((None, self._about_full(query), 4 << 20))
+            amounts = {"unknown": None, "full": self._about_full(query), "much": 4 << 20}
+            query.expected_bytes = amounts[random.choice(scene.expected)]
         self.settings = ManagerSettings(
             move_interval_s=random.choice((1.0, 3.0)),
-            step_timeout_s=random.choice((1.5, 3.0)),
-            chunk_bytes=random.choice((1, 20_000, 1 << 20)),
+            step_timeout_s=random.choice(scene.step_timeouts_s),
+            chunk_bytes=random.choice(scene.chunk_bytes),
             chunks_in_flight=random.choice((1, 2, 3)),
             settle_intervals=random.choice((0, 2)),
             paper_restrictions=random.random() < 0.1,
-            force_above_ratio=random.choice((0.05, 0.4)),
+            force_above_ratio=random.choice(scene.force_above),
+            move_min_fraction=scene.move_min_fraction,
         )
         self.repeats = random.choice((0.0, 0.0, 0.1))
         """How often a source does not get its last answers, and sends again."""
@@ -126,12 +129,10 @@ class Scenario:
         self._starts: Counter[str] = Counter()
 
     def _query(self, n: int) -> Submission:
-        random = self.world.random
-        number, name = random.randrange(len(QUERIES)), f"q{n}"
+        random, scene = self.world.random, self.scene
+        number, name = random.choice(scene.sql), f"q{n}"
         plan = planned(number, name, random.choice((4, 8, 12)))
-        policy = random.choice(
-            ("lazy-disk", "lazy-disk", *["active-disk"] * 4, "disk", "distributed", "none")
-        )
+        policy = random.choice(scene.policies)
         weights = [random.choice((1.0, 1.0, 4.0)) for _ in self.names]
         return Submission(
             name,
@@ -144,7 +145,7 @@ class Scenario:
                 allowed=True,
                 victims=random.choice(("least-productive", "random", "least-recent")),
                 push_fraction=random.choice((0.3, 0.6)),
-                spill_above_ratio=random.choice((0.15, 0.4, 0.8)),
+                spill_above_ratio=random.choice(scene.spill_above),
                 inactive_after_s=random.choice((2.0, 60.0)),
                 productivity_half_life_s=random.choice((0.0, 0.0, 2.0)),
             ),
@@ -267,21 +268,21 @@ class Scenario:
 
     def start(self) -> None:
         """Start everyone."""
-        random = self.world.random
+        random, scene = self.world.random, self.scene
         self.start_manager()
         for name in self.names:
             self.world.at(random.random() * 0.3, None, self.start_processor, name)
         self.operator = Operator(self.world, self)
-        width = random.choice((1000, 4000, 6000, 6000))
-        keys, hot = random.choice((25, 60)), random.choice((0.0, 0.0, 0.07))
+        width = random.choice(scene.widths)
+        keys, hot = random.choice((25, 60)), random.choice(scene.hot)
         gap_s = random.choice((0.05, 0.1))
         ends = Random(f"ends {self.world.seed}")  # of its own: other seeds go as without it
-        self.short_streams = ends.sample(STREAMS, ends.choice((0, 0, 0, 1, 1, 2)))
+        self.short_streams = ends.sample(STREAMS, ends.choice(scene.short_streams))
         for stream in STREAMS:
             first = 0
             short = stream in self.short_streams
             for n in range(random.choice((1, 2))):
-                count_of = random.randint(10, 40) if short else random.randint(50, 120)
+                count_of = random.randint(10, 40) if short else random.randint(*scene.rows)
                 table = rows(random, count_of, first, keys=keys, width=width, hot=hot)
                 first += table.num_rows
                 feed = SimFeed(
@@ -369,19 +370,19 @@ class Scenario:
         )
 
 
-def run_seed(seed: int, faults: bool = True) -> Verdict:
+def run_seed(seed: int, scene: Scene = ORDINARY) -> Verdict:
     """Run one seed to its verdict; Violation (with the story) if anything is not as it must be."""
     world = World(seed)
     place = IN_MEMORY if IN_MEMORY.is_dir() else None
     folder = Path(tempfile.mkdtemp(prefix=f"sim-{seed}-", dir=place))
-    scenario = Scenario(world, folder)
+    scenario = Scenario(world, folder, scene)
     try:
         with (
             patch.object(spill_format.store, "open_storage", scenario.disk.storage),
             patch.multiple(spill_format.merging, MERGED_MAX=2, MERGED_AT=4, LEFT_AT_CLOSE=1),
         ):
             scenario.start()
-            kinds = plan_faults(scenario) if faults else set()
+            kinds = plan_faults(scenario)
             world.tell("kit", f"seed {seed}, faults: {', '.join(sorted(kinds)) or '-'}")
             for q in scenario.queries:
                 world.tell("kit", f"{q.name}, {q.policies[0]}, {q.plan.partitions}: {q.sql}")

@@ -23,6 +23,7 @@ class SimStore:
         self.closing_s: dict[str, float] = {}  # when it was written down that a query closes
         self.failed: set[str] = set()  # queries
         self.died: set[str] = set()  # processors
+        self.open_moves: set[str] = set()
 
     def acquire(self) -> tuple[Epoch, int, dict[str, str]]:
         """Let a new manager lead."""
@@ -41,6 +42,7 @@ class SimStore:
         for key, value in w.puts.items():
             if value is None:
                 self.entries.pop(key, None)
+                self.open_moves.discard(key.removeprefix("move/"))
             else:
                 self.entries[key] = value
                 self._note(key, value, now_s)
@@ -55,6 +57,9 @@ class SimStore:
                 self.closing_s.setdefault(name, now_s)
             if record["end"] == End.FAILED:
                 self.failed.add(name)
+        elif kind == "move":
+            over = json.loads(value)["outcome"] is not None
+            (self.open_moves.discard if over else self.open_moves.add)(name)
         elif kind == "member" and json.loads(value)["state"] == MemberState.DEAD:
             self.died.add(name)
 

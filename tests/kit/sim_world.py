@@ -43,6 +43,8 @@ class Node(Protocol):
 class Faults:
     """What may go wrong in this run; all off is a quiet network and an endless disk."""
 
+    far: str = ""  # a processor that hears what a manager says up to `far_s` later
+    far_s: float = 0.0
     loss: float = 0.0
     duplicate: float = 0.0
     delay_s: float = 0.005
@@ -51,6 +53,8 @@ class Faults:
     cuts: list[tuple[float, float, str, str]] = field(default_factory=list)  # one-way: from, until
     store_loss: float = 0.0  # share of store calls whose request or answer is lost
     store_outages: list[tuple[float, float]] = field(default_factory=list)  # from, until
+    cut_at_commit_s: float = 0.0  # a manager that commits is cut off for so long
+    crash_at_commit: bool = False  # or crashes
     step_s: float = 0.0004  # a step of a worker takes up to twice this
     job_s: float = 0.02  # what takes long takes up to twice this
     blocked_sinks: list[tuple[float, float, str]] = field(default_factory=list)  # from, till, whose
@@ -94,6 +98,8 @@ class World:
             delay_s = faults.delay_s * (0.2 + random.random())
             if faults.slow and random.random() < faults.slow:
                 delay_s += random.random() * faults.slow_s
+            if faults.far == ends[1] and source.startswith("m"):
+                delay_s += random.random() * faults.far_s
             self.at(delay_s, None, self._deliver, source, to, message)
 
     def tell(self, who: str, what: Any) -> None:
