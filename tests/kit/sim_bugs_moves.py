@@ -176,7 +176,9 @@ def _forced_not_counted(self: Any, processor: Any, size_bytes: int) -> None:
 
 
 MOVE_BUGS = {
-    "skipped marker": Bug("ship only when every split's marker is in", _skip_marker),
+    "skipped marker": Bug(
+        "ship only when every split's marker is in", _skip_marker, scene="slow sinks"
+    ),
     "commit before Received": Bug(
         "commit only what the receiver has",
         around(Steps, "order_sending", _commit_early),

@@ -104,8 +104,9 @@ SCENES = {
         policies=("active-disk",),
         expected=("much",),
         force_above=(0.05,),
-        hot=(0.07,),
-        short_streams=(1, 2),
+        chunk_bytes=(1,),
+        hot=(0.2,),
+        short_streams=(2,),
     ),
     "slow sinks": Scene(
         frozenset({"move", "slow disk"}),
