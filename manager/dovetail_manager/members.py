@@ -93,6 +93,8 @@ def heartbeat(state: State, m: Heartbeat) -> None:
         loads = tuple(x for x in m.loads if x.query in state.queries)
         state.load.heartbeat(replace(m, loads=loads), state.now_s)
         _welcome(state, m.processor)
+    elif member is not None and member.incarnation == m.incarnation:
+        member.heard_s = state.now_s  # that it lives is known, however long the store is away
     if member is None or member.state not in IN or member.incarnation != m.incarnation:
         return
     state.assignments.heard(m.processor, m.assigned)

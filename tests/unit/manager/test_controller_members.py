@@ -109,6 +109,20 @@ def test_a_death_fails_the_queries_that_lost_state_with_it() -> None:
     assert StopQuery(Q, Epoch(2), cause) in [s.message for s in successor.sent]
 
 
+def test_a_member_is_heard_while_the_store_is_away() -> None:
+    """It leaves, which cannot be written for longer than a silent one would be let live."""
+    manager = members_of_q("a", "b")
+    manager.held = True
+    manager.hear("b", Leave(B, 1))
+    for _ in range(24):
+        for name in ("a", "b"):
+            manager.beat(name, report())
+        manager.pass_time(0.5)
+    manager.write_all()
+    assert manager.state.membership.members[B].state is MemberState.LEAVING
+    assert manager.query().record.cause == ""
+
+
 def test_a_member_without_state_may_die_alone() -> None:
     """A query that it neither owned groups of nor hosted splits of goes on."""
     manager = members_of_q("a")
