@@ -55,7 +55,7 @@ def test_results_that_are_missing_are_an_error(local: LocalCluster, tmp_path: Pa
     data = tmp_path / "cluster" / "p2"
     local.kill("p2")
     until(lambda: cluster.status().processors[1].state == "dead")
-    with pytest.raises(Unreachable, match=r"'p2'.* is away; start it again.*--log"):
+    with pytest.raises(Unreachable, match=r"'p2'.* is away; start 'p2' again.*--log"):
         query.results()
     data.rename(tmp_path / "aside")
     local.start_processor("p2")

@@ -101,7 +101,7 @@ def test_results_and_spill_outside_the_roots_are_refused(local: LocalCluster, fo
 
 def test_a_processor_looks_again_before_it_opens_a_file(local: LocalCluster, folder: Path) -> None:
     """Also at every file of a folder: a link there may lead elsewhere. Others are not touched."""
-    cluster, manager = local.cluster, local._thread
+    cluster, manager = local.cluster, local._manager
     assert isinstance(manager, ManagerServer)
     cluster.stream("c", RIGHT.schema)
     cluster.create_stream("mixed", LEFT.schema, path=folder / "inside/mixed")
@@ -148,7 +148,7 @@ def test_credentials_in_a_spill_uri_are_shown_to_nobody(local: LocalCluster) -> 
         shown += [repr(status), repr(reader.query("hidden"))]
     with pytest.raises(DovetailError) as refused:
         cluster.query("hidden").spill_place()
-    shown += [str(refused.value), repr(local._thread and local._thread.admin.events(0))]
+    shown += [str(refused.value), repr(local._manager and local._manager.admin.events(0))]
     assert status.spill == "s3://…@lake/run?secret_key=…"
     assert [s for s in shown if "hush" in s] == []
     logs = "".join(p.read_text() for p in (local.data_dir / "logs").iterdir())
