@@ -296,7 +296,8 @@ def _held_at(state: State, processor: ProcessorId) -> str:
             r.processor == processor and r.load.results and record.writes(r) for r in record.reports
         )
         kept = any(log.keeper == processor for log in record.kept)
-        if record.has_logs and (found or kept or query.placement.was_at(processor)):
+        runs = not record.end and query.placement.was_at(processor)
+        if record.has_logs and (found or kept or runs):
             return f"results of query {query.name!r}"
     for stream in state.declared().values():
         if stream.home == processor:

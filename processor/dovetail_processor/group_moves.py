@@ -118,6 +118,14 @@ class GroupMoves:
         return do.Local(self._memory.reservable_bytes, self._memory.pushing, self.reading)
 
     @property
+    def frees(self) -> bool:
+        """Whether groups wait for a move's end, and their memory with them.
+
+        Not those that are being installed: that may wait for memory itself.
+        """
+        return int(self._state.locked.sum()) > len(self._installing)
+
+    @property
     def coming_bytes(self) -> int:
         """Groups that come: reserved, or arrived and not installed yet."""
         arrived = sum(a.held_bytes for a in self._arrivals.values())
@@ -311,7 +319,7 @@ class GroupMoves:
     def _ordered_push(self, m: PushPartitions) -> None:
         """A forced push (active-disk), as soon as it can be; a repeated order is done once.
 
-        One from before the last that was done is late, and answered.
+        One from before the last that was done is late: nobody waits for its answer.
         """
         last = (0, 0) if self._ordered is None else self._ordered[:2]
         if self._ordered is not None and (m.epoch, m.order) == last:

@@ -472,7 +472,7 @@ class Query:
             or borrowed > 0
             or self.deliver is None
             or self.join.frees
-            or bool(self.state.locked.any()),
+            or self.moves.frees,
         )
 
     @property

@@ -105,6 +105,7 @@ SCENES = {
         expected=("much",),
         force_above=(0.05,),
         chunk_bytes=(1,),
+        rows=(150, 250),
         hot=(0.2,),
         short_streams=(2,),
     ),

@@ -111,6 +111,9 @@ class Join:
         if self._pieces:
             self._emit(self._pieces.popleft(), now_s)
         elif self._may_do_chores:
+            if self.frees:  # ahead of what waits for the end of the batch; groups are their own
+                self._chores.remove(self._freeing[0])
+                self._chores.appendleft(self._freeing[0])
             self._in_chore = True
             if next(self._chores[0], _OVER) is _OVER:
                 done = self._chores.popleft()
@@ -134,8 +137,8 @@ class Join:
 
     @property
     def frees(self) -> bool:
-        """Whether memory is short, and the next chore gives some back: in mid-batch, too."""
-        return self._relief.waits and bool(self._chores) and self._chores[0] in self._freeing
+        """Whether memory is short, and a chore gives some back: in mid-batch, too."""
+        return self._relief.waits and bool(self._freeing) and not self._in_chore
 
     def _advance(self, now_s: float) -> None:
         if self.state.idle:

@@ -151,8 +151,8 @@ class Links:
         """A join tells how far it is: frames taken, bytes allowed, frames done with."""
         number, allowed_bytes, done = news
         link = self._links.get((split, source))
-        if link is None:
-            return
+        if link is None or not done <= number <= link.outbox.sent_number:
+            return  # of a link that there is no more
         link.heard_s = now_s
         link.outbox.acknowledged(number, allowed_bytes, now_s)
         link.done_number = max(link.done_number, done)

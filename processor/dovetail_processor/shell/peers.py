@@ -16,6 +16,7 @@ import grpc
 from dovetail_processor.operators.links import Item
 from dovetail_processor.shell.frames import pack
 from dovetail_proto import certificate_roles
+from dovetail_proto.assignment import Peer
 from dovetail_proto.errors import Refusal
 from dovetail_proto.feeds import LinkAck, LogPiece
 from dovetail_proto.ids import ProcessorId, SplitId
@@ -46,16 +47,16 @@ class Peers:
         self._here = here
         self._security = security
         self._acknowledged = acknowledged
-        self._addresses: dict[ProcessorId, str] = {}
+        self._members: dict[ProcessorId, Peer] = {}
         self._channels: dict[ProcessorId, grpc.Channel] = {}
         self._calls: dict[tuple[ProcessorId, SplitId], _FeedCall] = {}
         self._lock = threading.Lock()
 
-    def set_links(self, addresses: dict[ProcessorId, str], splits: Collection[SplitId]) -> None:
-        """Who is in the cluster now, and where, and which splits are here; other links end."""
+    def set_links(self, members: dict[ProcessorId, Peer], splits: Collection[SplitId]) -> None:
+        """Who is in the cluster now, and which splits are here; other links end."""
         with self._lock:
-            moved = [p for p, a in self._addresses.items() if addresses.get(p) != a]
-            self._addresses = dict(addresses)
+            moved = [p for p, peer in self._members.items() if members.get(p) != peer]
+            self._members = dict(members)
             for key in [k for k in self._calls if k[0] in moved or k[1] not in splits]:
                 self._calls.pop(key).end()
             for p in moved:
@@ -110,12 +111,12 @@ class Peers:
         self.set_links({}, ())
 
     def _channel(self, to: ProcessorId) -> grpc.Channel | None:
-        address = self._addresses.get(to)
-        if address is None:
+        peer = self._members.get(to)
+        if peer is None:
             return None
         if to not in self._channels:
             self._channels[to] = open_channel(
-                address, self._security, to=certificate_roles.PROCESSOR
+                peer.address, self._security, to=certificate_roles.PROCESSOR
             )
         return self._channels[to]
 

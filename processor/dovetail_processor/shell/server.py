@@ -292,7 +292,7 @@ class ProcessorServer:
                     target=self._hand_over_logs, name="log hand-over", daemon=True
                 ).start()
             self._peers.set_links(
-                {p: x.address for p, x in self._worker.peers.items() if p not in near},
+                {p: peer for p, peer in self._worker.peers.items() if p not in near},
                 {split for q in self._worker.queries.values() for split in q.links.splits},
             )
 

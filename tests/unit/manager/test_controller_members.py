@@ -9,6 +9,7 @@ import pytest
 from dovetail_manager import membership, queries
 from dovetail_manager.adaptation import rounds
 from dovetail_manager.membership import MemberState
+from dovetail_proto.assignment import Phase
 from dovetail_proto.errors import ConfigError, Domain, Refusal
 from dovetail_proto.ids import Epoch, GroupId, MoveId, ProcessorId, QueryName
 from dovetail_proto.messages import (
@@ -18,6 +19,7 @@ from dovetail_proto.messages import (
     Heartbeat,
     Leave,
     MoveRef,
+    Stage,
     StopQuery,
 )
 from kit.manager import Manager, report
@@ -76,6 +78,18 @@ def test_a_processor_does_not_come_back_with_other_workers_than_those_that_have_
     empty.join(*before, "other")
     empty.join(after)
     assert empty.controller.state.membership.members.keys() == {*before, "other", after}
+
+
+def test_a_closed_query_that_found_nothing_at_a_processor_lets_it_come_back_as_it_likes() -> None:
+    """Nothing of it is there; as little as of one whose logs were handed to a successor."""
+    manager = members_of_q("a", "b", "p")  # a and b are the homes of its streams
+    manager.do(queries.set_phase, Q, Phase.CLOSING)
+    manager.beat("p", report(groups=0, stage=Stage.CLOSED))
+    for name in ("a", "b"):
+        manager.beat(name, report(stage=Stage.CLOSED, results=5))
+    assert manager.query().record.end
+    manager.join("p.0", "p.1")
+    assert manager.state.membership.members[ProcessorId("p.0")].state is MemberState.ALIVE
 
 
 def test_members_that_are_long_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -262,6 +262,24 @@ def test_groups_that_are_installed_can_be_pushed_in_mid_batch() -> None:
     assert not one.query.state.locked.any()
 
 
+def test_memory_comes_free_in_mid_batch_whatever_waits_for_its_end() -> None:
+    """A chunk is dropped, and something else was to be done before, between batches."""
+    one = receiver()
+    receive(one, 2, moved())
+    one.settle()
+    one.send("a", rows(ROWS, ROWS))
+    while one.query.state.idle:
+        assert one.worker.step(one.now_s)
+    one.query.join.later(iter(()))  # it waits for the end of the batch
+    one.query.memory.short = 0
+    assert not one.query.join.ready
+    end(one, 2, P2)
+    assert one.query.join.ready
+    one.work()
+    assert not one.query.state.locked.any()
+    assert one.query.memory.short is None
+
+
 def test_what_comes_is_kept_beside_the_minimum() -> None:
     """Others must not take what a query needs to go on beside it."""
     one = receiver()

@@ -205,6 +205,18 @@ def test_the_end_is_sent_once_and_all_is_delivered_when_it_is_confirmed() -> Non
     assert case.links.delivered
 
 
+def test_answers_of_a_link_that_there_is_no_more_change_nothing() -> None:
+    """A processor that was started again counts from 1, and so does who sends to it."""
+    case = Case()
+    case.take()
+    case.grant(P1)
+    for impossible in ((7, 1 << 30, 7), (1, 1 << 30, 2)):
+        case.grant(P1, impossible)
+    case.grant(P1, (1, 1 << 30, 1))
+    case.links.forget(P2)
+    assert case.links.drained(SPLIT)
+
+
 def test_links_to_a_processor_that_has_left_are_closed() -> None:
     """Nobody waits for its answers."""
     case = Case()
