@@ -177,7 +177,7 @@ def _state(
             f"{key}_{when}": _median(runs, key)
             for key in ("held_p50_ms", "held_p99_ms")
             for when, runs in zip(("before", "after"), found, strict=True)
-            if key in runs[0]
+            if all(key in run for run in runs)
         },
     )
     report.goal(f"{case}: CPU, before / after", cpu[0] / cpu[1], REACH)
