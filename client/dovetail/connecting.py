@@ -112,7 +112,7 @@ def local(
     """A cluster on this machine, from now until it is closed.
 
     Several processors are processes, beside one of the manager. A single one and its manager are
-    threads of this process, and its memory is this process's: it ends with the main thread.
+    threads of this process, and its memory is this process's.
 
     `memory` is the limit of each processor, shared by its `threads`; without a number, the cores
     are dealt among the processors. Everything is kept below `data_dir`; without one, in a

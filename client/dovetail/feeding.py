@@ -150,17 +150,22 @@ class Feed:
             raise
         return self.rows
 
-    def close(self) -> None:
+    def close(self, *, waits: bool = True) -> None:
         """End the call, if one is open; twice is no error.
 
-        If all is acknowledged, the home hears that it may forget the source.
+        If all is acknowledged, the home hears that it may forget the source; unless nobody `waits`
+        for it, when this returns it has, or had a second for it.
         """
         with self._changed:
             call = self._call
             last = self.goodbye(call.requests) if call is not None else None
             self._call = None
-        if call is not None:
+        if call is None:
+            return
+        if waits or last is None:
             call.close(last)
+        else:
+            call.let_go(last)
 
     def _has_room(self) -> bool:
         """Whether another batch may wait."""
@@ -293,11 +298,15 @@ class _Call:
         """Send a message."""
         self.requests.put(message)
 
-    def close(self, last: bytes | None = None) -> None:
-        """End it, after a last message if there is one, and the thread, which ends the call."""
+    def let_go(self, last: bytes | None) -> None:
+        """Have it end by itself, after a last message if there is one."""
         if last is not None:
             self.requests.put(last)
         self.requests.put(None)
+
+    def close(self, last: bytes | None = None) -> None:
+        """End it, after a last message if there is one, and the thread, which ends the call."""
+        self.let_go(last)
         try:
             if last is not None:
                 self._thread.join(GOODBYE_S)

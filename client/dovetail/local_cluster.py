@@ -22,7 +22,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
@@ -50,6 +49,9 @@ ANY_PORT = "127.0.0.1:0"
 
 PROGRAM_CHECK_S = 0.2
 """How soon what runs here ends with a program that did not end it."""
+
+ENDING = "dovetail ends with the program"
+"""The name of the threads that see to it."""
 
 log = structlog.get_logger()
 
@@ -167,7 +169,7 @@ class LocalCluster:
         self._began_ns = time.time_ns()
         self._stopped.clear()
         if self._here != "nothing":
-            threading.Thread(target=self._stop_with_program, name="end").start()
+            threading.Thread(target=self._stop_with_program, name=ENDING).start()
         try:
             for address in (self.address, self._rest):
                 check_free(address)  # else it would be somebody else's manager that answers
@@ -295,16 +297,11 @@ class LocalCluster:
         return ServiceProcess(name, spec, self.data_dir, secret, detached=self._detached)
 
     def _stop_with_program(self) -> None:
-        """Else it would not end: the interpreter waits for the threads of a server's calls.
-
-        Nothing is told of its end before that; but no pool takes work any more.
-        """
-        with ThreadPoolExecutor(1) as pool:
-            while not self._stopped.wait(PROGRAM_CHECK_S):
-                try:
-                    pool.submit(int)
-                except RuntimeError:
-                    self.stop()
+        """When its last thread has ended that is no daemon: nobody is left to ask for anything."""
+        while not self._stopped.wait(PROGRAM_CHECK_S):
+            threads = (t for t in threading.enumerate() if t.is_alive() and not t.daemon)
+            if all(t.name == ENDING for t in threads):
+                self.stop()
 
     def __enter__(self) -> Self:
         self.start()

@@ -126,9 +126,10 @@ class Stream:
 
     def __del__(self) -> None:
         """A program may make a stream for every row: none must leave a connection behind."""
-        if getattr(self, "_feed", None) is not None:
+        feed = getattr(self, "_feed", None)
+        if feed is not None:
             with suppress(RuntimeError):  # collected in the connection's own thread, which ends
-                self.stop_sending()
+                feed.close(waits=False)
 
     def _find_home(self) -> Callable[[], str]:
         """`_home` for a feed, which sends only for us, and must not keep us alive beyond that."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import grpc
 
 from dovetail_proto import certificate_roles, errors
+from dovetail_proto.call_pool import CallPool
 from dovetail_proto.errors import ConfigError, Domain, DovetailError, Refusal
 
 MESSAGE_BYTES_MAX = 68 << 20
@@ -162,7 +162,7 @@ class RunningServer:
 
     port: int
     _server: grpc.Server
-    _calls: ThreadPoolExecutor
+    _calls: CallPool
 
     def stop(self, grace_s: float) -> None:
         """End, with its threads; calls under way get `grace_s`."""
@@ -185,7 +185,7 @@ def start_server(
     ConfigError if the address cannot be had. A streaming call occupies one of `threads`. `peers`
     counts where certificates are all that callers show (`Security.by_certificate`).
     """
-    calls = ThreadPoolExecutor(threads, thread_name_prefix="grpc")
+    calls = CallPool(threads, "grpc")
     server = grpc.server(
         calls,
         interceptors=[

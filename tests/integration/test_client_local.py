@@ -92,7 +92,7 @@ def test_a_cluster_whose_address_is_taken_starts_nothing(face: str, tmp_path: Pa
 
 
 FORGETS = """
-import sys, dovetail, pyarrow as pa
+import sys, threading, dovetail, pyarrow as pa
 cluster = dovetail.local(processors=1, data_dir=sys.argv[1] or None)
 for name in "lr":
     cluster.stream(name, pa.schema([("k", pa.int64())]))
@@ -100,7 +100,13 @@ query = cluster.submit("SELECT l.k FROM l JOIN r ON l.k = r.k", name="q")
 for name in "lr":
     cluster.stream(name).send(pa.table({"k": [1, 2, 2]}))
 query.wait()
-print(sorted(query.results().to_arrow()["k"].to_pylist()))
+
+def read():  # after the end of the main thread, too
+    threading.main_thread().join()
+    print(sorted(query.results().to_arrow()["k"].to_pylist()))
+
+threading.Thread(target=lambda: [*query.results(follow=True)], daemon=True).start()
+threading.Thread(target=read).start()
 """
 
 
