@@ -6,8 +6,12 @@
 
 A file that can be cut into parts (row groups, files of a folder) is decoded by several lanes at
 once, each at a part of its own. Rows come in order, so what a lane decodes before its part's turn
-is kept; all of it is within `ahead_bytes`. Without those, or with one lane, nothing is decoded
-before it is asked for.
+is kept. Nothing is decoded ahead before the second batch is asked for: a file whose turn has not
+come is begun, and holds its first one.
+
+Invariant: what is held and what lanes are decoding, but for the batch that is awaited now, is
+within `ahead_bytes`. A batch that is being decoded counts as one of full length, and with text as
+the largest so far if that is more.
 """
 
 from __future__ import annotations
@@ -70,6 +74,8 @@ class _Opened:
     first: _Reading
     others: list[Part]
     batch: pa.RecordBatch | None
+    batch_bytes: int  # that a batch holds at most
+    full_bytes: int  # that one of full length holds, as far as its types tell
 
 
 class FileFeed:
@@ -95,6 +101,8 @@ class FileFeed:
         self._reading: deque[_Reading] = deque()  # in order; all rows before the first are taken
         self._first: _Reading | None = None  # its first part, once it is open; the first lane's
         self._asked: tuple[Taken, Failed] | None = None  # who waits for the next batch
+        self._next_bytes = batch_bytes  # that a batch is expected to hold
+        self._may_decode_ahead = False  # its turn has come: it was asked for a second batch
         self._closed = False
         self._error: DovetailError | None = None  # why no more can be read
         self.held_bytes = 0
@@ -125,6 +133,7 @@ class FileFeed:
             return
         self._asked = (taken, failed)
         if self._begun:
+            self._may_decode_ahead = True
             self._go_on()
         else:
             self._begun = True
@@ -151,6 +160,7 @@ class FileFeed:
             return
         found = outcome.result()
         self.rows_total = found.rows_total
+        self._batch_bytes, self._next_bytes = found.batch_bytes, found.full_bytes
         self._reading.append(found.first)
         self._parts.extend(found.others)
         self._came(found.first, Outcome(found.batch))
@@ -164,8 +174,10 @@ class FileFeed:
         if batch is None:
             one.ended = True
         else:
-            one.batches.append((batch, batch.nbytes))
-            self.held_bytes += one.batches[-1][1]
+            size_bytes = batch.nbytes
+            one.batches.append((batch, size_bytes))
+            self.held_bytes += size_bytes
+            self._next_bytes = min(self._batch_bytes, max(self._next_bytes, size_bytes))
         self._go_on()
 
     def _fail(self, error: Exception) -> None:
@@ -198,14 +210,20 @@ class FileFeed:
 
     def _decode(self) -> None:
         """Have every lane at work that may be."""
+        useful = 1 + self._ahead_bytes // self._next_bytes  # more would have no room for a batch
         taken = [one.lane for one in self._reading]
         for lane in self._lanes:
-            if lane not in taken and self._parts and (not taken or self._ahead_bytes):
+            if lane not in taken and self._parts and len(taken) < useful:
                 self._reading.append(_Reading(lane, self._parts.popleft()))
                 taken.append(lane)
-        for n, one in enumerate(self._reading):
-            awaited = n == 0 and not one.batches and self._asked is not None
-            if not (one.busy or one.ended) and (awaited or self.held_bytes < self._ahead_bytes):
+        first = self._reading[0] if self._reading else None
+        awaited = first if first and not first.batches and self._asked is not None else None
+        busy = sum(one.busy for one in self._reading if one is not awaited)
+        room_bytes = self._ahead_bytes - self.held_bytes - busy * self._next_bytes
+        for one in self._reading:
+            has_room = self._may_decode_ahead and room_bytes >= self._next_bytes
+            if not (one.busy or one.ended) and (one is awaited or has_room):
+                room_bytes -= 0 if one is awaited else self._next_bytes
                 one.busy = True
                 one.lane.run(one.next, partial(self._came, one))
 
@@ -215,9 +233,17 @@ class FileFeed:
         names = [n for n in source.schema.names if n in self._columns]
         width = row_bytes_of(pa.schema([source.schema.field(n) for n in names]))
         batch_bytes = min(self._batch_bytes, batch_bytes_max(width))
+        full_bytes = BATCH_ROWS * (8 * width + len(names)) // 8  # a bit of each value says: null
         parts = source.parts(names, batch_rows=BATCH_ROWS, batch_bytes=batch_bytes)
         self._first = first = _Reading(self._lanes[0], parts[0])
-        return _Opened(source.rows_total, first, parts[1:], first.next())
+        return _Opened(
+            source.rows_total,
+            first,
+            parts[1:],
+            first.next(),
+            batch_bytes,
+            min(batch_bytes, full_bytes),
+        )
 
     def _leave_first(self) -> None:
         """On the first lane."""
