@@ -11,7 +11,7 @@ A file of very many columns would take a page of each: see `wide_parquet`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -101,7 +101,11 @@ def _open(path: Path) -> pq.ParquetFile:
 
 
 class _Reading:
-    """The steps in which a file is read; several lanes may be at it, and learn from each other."""
+    """The steps in which a file is read; several lanes may be at it.
+
+    Each begins with the step that was learnt last and goes on with its own: another lane may be at
+    rows of another size.
+    """
 
     def __init__(self, schema: pa.Schema, columns: Sequence[str], bounds: Bounds) -> None:
         self._schema = pa.schema([schema.field(c) for c in columns])
@@ -110,30 +114,33 @@ class _Reading:
         row_bits = _fixed_bits(list(self._schema))
         if row_bits is None:
             self._step_max = min(bounds.rows, _STEP_ROWS_MAX)
-            self._step = min(bounds.rows, _STEP_ROWS_FIRST)  # rows to ask for at a time
+            self._step = min(bounds.rows, _STEP_ROWS_FIRST)  # rows that a lane asks for at first
         else:
             self._step_max = max(1, min(bounds.rows, 8 * bounds.bytes // row_bits))
             self._step = self._step_max
 
     def row_groups(self, path: Path, groups: range | None) -> Iterator[pa.RecordBatch]:
         """The rows of some row groups, or of all."""
+        step = self._step
         with _open(path) as file:
             for group in range(file.num_row_groups) if groups is None else groups:
                 rows = file.metadata.row_group(group).num_rows
                 blocks = _blocks(self._schema, rows, self._bounds)
                 if len(blocks) == 1:
-                    yield from self._row_group(file, group)
+                    step = self._step = yield from self._row_group(file, group, step)
                 else:
                     fit = self._bounds.bytes // row_bytes_of(self._schema)
                     yield from turned(file, group, blocks, max(1, min(self._bounds.rows, fit)))
 
-    def _row_group(self, file: pq.ParquetFile, group: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a row group, each once."""
+    def _row_group(
+        self, file: pq.ParquetFile, group: int, step: int
+    ) -> Generator[pa.RecordBatch, None, int]:
+        """The rows of a row group, each once; returns the step for the next one."""
         rows = file.metadata.row_group(group).num_rows
         done = 0
         may_grow = True
         while done < rows:
-            skip, step = done, self._step
+            skip = done
             for whole in file.iter_batches(step, [group], self._columns, use_threads=False):
                 batch = whole.slice(min(skip, whole.num_rows))
                 skip -= whole.num_rows - batch.num_rows
@@ -143,16 +150,17 @@ class _Reading:
                 size = batch.nbytes
                 yield batch.select(self._columns)  # asked for "a", pyarrow also brings "a.b"
                 if size > 2 * self._bounds.bytes and step > 1:
-                    self._step = max(1, step * self._bounds.bytes // size)
+                    step = max(1, step * self._bounds.bytes // size)
                     may_grow = False  # or it might go on and on
                     break
                 if self._should_grow(step, size) and may_grow and done < rows:
                     fits = step * self._bounds.bytes // (2 * size)
-                    self._step = min(self._step_max, step * _STEP_FACTOR, fits)
+                    step = min(self._step_max, step * _STEP_FACTOR, fits)
                     break
             else:
                 if done != rows:
                     raise pa.ArrowInvalid(f"row group {group} has {done} of {rows} rows")
+        return step
 
     def _should_grow(self, step: int, size: int) -> bool:
         return step < self._step_max and 4 * size <= self._bounds.bytes

@@ -17,7 +17,9 @@ import pytest
 from pyarrow import feather
 
 from dovetail_processor.sinks import checksum
-from dovetail_processor.sources import FileSource, open_source
+from dovetail_processor.sources import FileSource, open_source, parquet_files
+from dovetail_processor.sources.bounds import Bounds
+from dovetail_processor.sources.parquet_files import ParquetFiles
 from kit.arrow_samples import odd_samples, plain_samples
 
 
@@ -345,6 +347,25 @@ def test_repeated_values_in_parquet_do_not_break_the_bound(tmp_path: Path) -> No
         assert batch.column("n")[0].as_py() == count
         count += batch.num_rows
     assert count == 3000
+
+
+def test_parts_of_a_parquet_file_are_read_each_in_steps_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is at short text and takes more rows at a time, while the other one is at long text."""
+    monkeypatch.setattr(parquet_files, "_PART_ROWS", 16_000)
+    table = pa.table({"s": ["x"] * 16_000 + ["y" * 1_000] * 16_000})
+    path = tmp_path / "t.parquet"
+    pq.write_table(table, path, row_group_size=8_000)
+    bounds = Bounds(rows=65536, bytes=100_000)
+    short, long = ParquetFiles().parts(path, table.schema, ["s"], bounds)
+    rows = long.read()
+    at_once = [next(rows).num_rows for _ in range(8_000 // 64)]
+    assert max(at_once) <= 100, "as many as a batch may hold"
+    assert max(piece.num_rows for piece in short.read()) == 4096
+    rest = [piece.num_rows for piece in rows]
+    assert max(rest) <= 100
+    assert sum(at_once) + sum(rest) == 16_000
 
 
 def test_dictionaries_are_decoded_in_bounded_pieces(tmp_path: Path) -> None:
