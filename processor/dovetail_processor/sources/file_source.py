@@ -18,9 +18,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from dovetail_processor.sources.bounds import Bounds, rebatch
-from dovetail_processor.sources.file_format import FileFormat, FilePart, reading
+from dovetail_processor.sources.file_format import PART_ROWS, FileFormat, FilePart, reading
 from dovetail_processor.sources.plain import plain_batches, plain_schema
 from dovetail_proto.errors import InputError
+from dovetail_proto.memory import BATCH_BYTES_MAX
+
+PART_BYTES = BATCH_BYTES_MAX
+"""On disk, of files whose rows are not known or are wide: about a batch of text."""
 
 Part = Callable[[], Iterator[pa.RecordBatch]]
 """Begins to read a part of a source."""
@@ -67,22 +71,21 @@ class FileSource:
         (`validate(full=True)`) and of exactly the types of `schema`. Raises InputError, which
         names the file and, where the format has them, the row; ValueError for unknown columns.
         """
-        bounds = self._bounds(columns, batch_rows, batch_bytes)
-        wholes = (
-            FilePart(0, partial(self._format.read, f.path, self._stored_schema, columns, bounds))
-            for f in self.files
-        )
-        pieces = map(self._pieces, self.files, wholes, repeat(columns), repeat(bounds))
-        return rebatch(chain.from_iterable(pieces), bounds)
+        return self._wholes(self.files, columns, self._bounds(columns, batch_rows, batch_bytes))
 
     def parts(self, columns: Sequence[str], *, batch_rows: int, batch_bytes: int) -> list[Part]:
         """As `batches`, in parts that may be read at the same time; in order they are all rows.
 
-        One at least.
+        One at least. Small files that follow each other are one part, or each would be a batch of
+        its own; they are not opened before it is read.
         """
         bounds = self._bounds(columns, batch_rows, batch_bytes)
         found: list[Part] = []
-        for file in self.files:
+        for files in _together(self.files):
+            if len(files) > 1:
+                found.append(partial(self._wholes, files, columns, bounds))
+                continue
+            [file] = files
             with reading(file.path):
                 _check_unchanged(file)
                 parts = self._format.parts(file.path, self._stored_schema, columns, bounds)
@@ -94,6 +97,17 @@ class FileSource:
         if unknown or not columns:
             raise ValueError(f"columns {columns} of a source that has {self.schema.names}")
         return Bounds(rows=batch_rows, bytes=batch_bytes)
+
+    def _wholes(
+        self, files: Sequence[SourceFile], columns: Sequence[str], bounds: Bounds
+    ) -> Iterator[pa.RecordBatch]:
+        """All rows of some files."""
+        wholes = (
+            FilePart(0, partial(self._format.read, f.path, self._stored_schema, columns, bounds))
+            for f in files
+        )
+        pieces = map(self._pieces, files, wholes, repeat(columns), repeat(bounds))
+        return rebatch(chain.from_iterable(pieces), bounds)
 
     def _part(
         self, file: SourceFile, part: FilePart, columns: Sequence[str], bounds: Bounds
@@ -112,6 +126,21 @@ class FileSource:
                 _check(piece, stored, rows)
                 rows += piece.num_rows
                 yield from plain_batches(piece, plain, bounds)
+
+
+def _together(files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
+    """The files in order: large ones alone, small ones together until they are worth a part."""
+    found: list[SourceFile] = []
+    share = 0.0  # of a part, that they are
+    for file in files:
+        more = max((file.rows or 0) / PART_ROWS, file.size_bytes / PART_BYTES)
+        if found and (share >= 1 or more >= 1):
+            yield found
+            found, share = [], 0.0
+        found.append(file)
+        share += more
+    if found:
+        yield found
 
 
 def _check_unchanged(file: SourceFile) -> None:

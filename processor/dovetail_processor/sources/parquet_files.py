@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dovetail_processor.sources.bounds import Bounds
-from dovetail_processor.sources.file_format import FileFormat, FileInfo, FilePart
+from dovetail_processor.sources.file_format import PART_ROWS, FileFormat, FileInfo, FilePart
 from dovetail_processor.sources.wide_parquet import WIDE_COLUMNS, blocks_of, turned
 from dovetail_proto.memory import READER_WIDE_BATCHES, row_bytes_of
 
@@ -36,10 +36,6 @@ _STEP_ROWS_MAX = 4096
 _STEP_FACTOR = 8
 """How much larger steps get at most while batches stay small: two beginnings lead to the largest.
 Those of wide rows grow less, to half of a batch."""
-
-
-_PART_ROWS = 128 << 10
-"""Two batches of rows of numbers: they take ten times as long as opening a file again."""
 
 
 class ParquetFiles(FileFormat):
@@ -69,7 +65,7 @@ class ParquetFiles(FileFormat):
         found: list[FilePart] = []
         first = start = 0
         for group, end in enumerate(accumulate(rows), 1):
-            if end - start >= _PART_ROWS or group == len(rows):
+            if end - start >= PART_ROWS or group == len(rows):
                 groups = range(first, group)
                 found.append(FilePart(start, partial(reading.row_groups, path, groups)))
                 first, start = group, end

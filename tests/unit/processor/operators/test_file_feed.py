@@ -170,7 +170,7 @@ def test_rows_come_in_order_however_many_lanes_decode(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is decoded before its turn is within its bound, what is under way included."""
-    monkeypatch.setattr(parquet_files, "_PART_ROWS", 1 + seed * 10_000)
+    monkeypatch.setattr(parquet_files, "PART_ROWS", 1 + seed * 10_000)
     path = tmp_path / "t.parquet"
     write_groups(path)
     lanes, ahead_bytes = 1 + seed % 3, 150_000 * (seed % 4)
@@ -192,7 +192,7 @@ def test_lanes_without_room_for_a_batch_stay_idle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One decodes what is awaited; another one for each batch that may be held."""
-    monkeypatch.setattr(parquet_files, "_PART_ROWS", 1)
+    monkeypatch.setattr(parquet_files, "PART_ROWS", 1)
     path = tmp_path / "t.parquet"
     write_groups(path)
     for ahead_bytes, lanes in ((50_000, 1), (100_000, 2), (250_000, 3), (1 << 20, 4)):
@@ -208,7 +208,7 @@ def test_a_file_that_was_asked_for_one_batch_holds_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its turn may not have come: it is begun, and its first batch waits at its home."""
-    monkeypatch.setattr(parquet_files, "_PART_ROWS", 1)
+    monkeypatch.setattr(parquet_files, "PART_ROWS", 1)
     path = tmp_path / "t.parquet"
     write_groups(path)
     case = Lanes(path, 0, lanes=3, ahead_bytes=1 << 20)
@@ -240,7 +240,7 @@ def test_batches_of_long_text_count_as_what_came_so_far(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The types do not tell: the first one does."""
-    monkeypatch.setattr(parquet_files, "_PART_ROWS", 1)
+    monkeypatch.setattr(parquet_files, "PART_ROWS", 1)
     table = pa.table({"n": [f"{i:0500}" for i in range(2_000)]})
     pq.write_table(table, tmp_path / "t.parquet", row_group_size=500)
     monkeypatch.setattr(file_feed, "BATCH_ROWS", 500)
@@ -255,7 +255,7 @@ def test_damage_is_told_in_its_turn_behind_all_rows_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where another lane meets it long before."""
-    monkeypatch.setattr(parquet_files, "_PART_ROWS", 1)
+    monkeypatch.setattr(parquet_files, "PART_ROWS", 1)
     path = tmp_path / "t.parquet"
     write_groups(path, damaged=6)
     for seed in range(4):
@@ -273,7 +273,7 @@ def test_a_feed_that_is_left_while_lanes_decode_keeps_no_file_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whenever that is: before it is opened, while it is, or later."""
-    monkeypatch.setattr(parquet_files, "_PART_ROWS", 1)
+    monkeypatch.setattr(parquet_files, "PART_ROWS", 1)
     path = tmp_path / "t.parquet"
     write_groups(path)
     for steps in range(12):

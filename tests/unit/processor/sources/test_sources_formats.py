@@ -353,7 +353,7 @@ def test_parts_of_a_parquet_file_are_read_each_in_steps_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One is at short text and takes more rows at a time, while the other one is at long text."""
-    monkeypatch.setattr(parquet_files, "_PART_ROWS", 16_000)
+    monkeypatch.setattr(parquet_files, "PART_ROWS", 16_000)
     table = pa.table({"s": ["x"] * 16_000 + ["y" * 1_000] * 16_000})
     path = tmp_path / "t.parquet"
     pq.write_table(table, path, row_group_size=8_000)
