@@ -253,6 +253,7 @@ def _needs(state: State, query: Query, member: Member) -> bool:
     return (
         query.depends_on(member.processor)
         or member.processor in query.coordinator.busy()
+        or (load is None and query.placement.was_at(member.processor))  # a new manager asks first
         or (load is not None and load.stage is Stage.RUNNING)
     )
 

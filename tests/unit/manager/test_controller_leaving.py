@@ -9,6 +9,7 @@ import pytest
 from dovetail_manager import members, queries, streams
 from dovetail_manager.adaptation import rounds
 from dovetail_manager.admin.status import query_status
+from dovetail_manager.membership import MemberState
 from dovetail_proto.assignment import Phase
 from dovetail_proto.errors import Domain, Refusal
 from dovetail_proto.handover import Handover
@@ -24,7 +25,7 @@ from dovetail_proto.messages import (
     Stage,
     StreamLoad,
 )
-from kit.manager import SCHEMA, Manager, report
+from kit.manager import SCHEMA, Manager, move_on, received, report
 
 Q = QueryName("q")
 
@@ -44,6 +45,32 @@ def test_what_a_leaver_did_stays_in_the_sums() -> None:
     [left] = queries.reports(successor.state, successor.query())
     assert (left.processor, left.load.results) == ("b", 9)
     assert [h.kind for h in manager.events[-2:]] == ["processor-leaving", "processor-left"]
+
+
+def test_a_new_manager_lets_nobody_go_that_has_not_reported_to_it() -> None:
+    """The leaver's word that its logs are handed over may come first; what it found is in none."""
+    leaver = ProcessorId("c")
+    manager = Manager()
+    manager.join("a", "b", leaver)
+    manager.submit()
+    groups = [GroupId(int(g)) for g in manager.query().placement.map.groups_of(leaver)]
+    manager.do(rounds.move, Q, groups, ProcessorId("a"))
+    move_on(manager)
+    received(manager)
+    move_on(manager)
+    manager.do(members.ask_to_leave, leaver)
+    successor = Manager(2, manager.entries)
+    member = successor.state.membership.members[leaver]
+    over = Leave(leaver, 1, "a")
+    successor.hear(leaver, over)
+    successor.pass_time(1.5)
+    assert member.state is MemberState.LEAVING
+    successor.beat(leaver, report(groups=0, results=9, stage=Stage.CLOSED))
+    successor.hear(leaver, over)
+    successor.pass_time(1.5)
+    assert member.state is MemberState.LEFT
+    found = queries.reports(successor.state, successor.query())
+    assert [r.load.results for r in found if r.processor == leaver] == [9]
 
 
 @pytest.mark.parametrize("results", [9, 0])
