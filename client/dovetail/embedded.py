@@ -27,8 +27,8 @@ from dovetail.preparing import Prepared, RunRequest, prepare
 from dovetail.progress import RunProgress, Watcher
 from dovetail_pipeline.spark.session import why_unavailable
 from dovetail_proto.assignment import DiskSettings
+from dovetail_proto.cluster_memory import cluster_shares, worker_asks
 from dovetail_proto.errors import DovetailError, Interrupted
-from dovetail_proto.memory import divided
 from dovetail_proto.messages import QueryLoad
 from dovetail_proto.query import QueryPlan
 
@@ -203,13 +203,17 @@ def _open_sink(request: RunRequest, prepared: Prepared, places: Places, worker: 
     if places.run_results is None:
         return CountingSink(plan.output_schema)
     # The row group that the sink fills is a part of the memory for output.
-    bounds = divided(request.memory_bytes // len(workers), len(plan.inputs), plan.row_bytes)
+    bounds = cluster_shares(
+        request.memory_bytes // len(workers),
+        **worker_asks(plan, len(workers)),
+        row_bytes=plan.row_bytes,
+    )
     number = "" if len(workers) == 1 else f"-{worker}"
     return ParquetSink(
         places.run_results,
         plan.output_schema,
         prefix=f"{request.name}{number}",
-        row_group_bytes=bounds.output,
+        row_group_bytes=bounds.shares.output,
     )
 
 

@@ -104,10 +104,9 @@ def prepare(request: RunRequest) -> Prepared:
 
 def _threads(request: RunRequest, plan: QueryPlan) -> int:
     """As many as were asked for, or as the process may use and has memory for."""
-    memory_bytes, inputs = request.memory_bytes, len(plan.inputs)
     if request.threads is not None:
-        check_workers(memory_bytes, request.threads, inputs=inputs, partitions=plan.partitions)
+        check_workers(request.memory_bytes, request.threads, plan)
         return request.threads
-    most = threads_by_default(memory_bytes)
-    fit = workers_that_fit(memory_bytes, most, inputs=inputs, partitions=plan.partitions)
+    most = threads_by_default(request.memory_bytes)
+    fit = workers_that_fit(request.memory_bytes, most, plan)
     return max(1, fit)  # where not even one fits, the run says so

@@ -162,6 +162,7 @@ class MemoryPool:
             "hosted": len(task.split_hosts.get(here, ())),
             "peers": peers,
             "row_bytes": task.plan.row_bytes,
+            "ahead_bytes": self._memory.ahead_bytes,
         }
         if query is None:
             return newcomer_shares(self.room_bytes, alone=not self._running, **asks)

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable
 
 from dovetail_proto.ids import ProcessorId
+from dovetail_proto.memory import read_ahead_bytes
 
 SHORT_SHARE = 0.6
 """A worker that has used so much of its grant is short: before it begins to push, at θ_m."""
@@ -33,6 +34,9 @@ class ProcessMemory:
         self.workers = workers
         self.part_bytes = limit_bytes // workers
         """What each worker begins with, and is the measure of how full it is."""
+        self.ahead_bytes = read_ahead_bytes(self.part_bytes) if workers > 1 else 0
+        """What a worker's files may hold that is decoded before its turn: nothing where there is
+        one worker, since a file is decoded by as many lanes as there are workers."""
         self._free_bytes = limit_bytes - workers * self.part_bytes
         self._granted: dict[ProcessorId, int] = {}
         self._unheard: dict[ProcessorId, set[ProcessorId]] = {}

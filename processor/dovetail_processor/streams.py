@@ -12,7 +12,7 @@ from dovetail_processor.shell.interface import Shell
 from dovetail_proto.assignment import Phase, StreamTask
 from dovetail_proto.errors import DovetailError
 from dovetail_proto.ids import QueryName, SplitId, StreamName
-from dovetail_proto.memory import BATCH_BYTES_MIN, read_ahead_bytes
+from dovetail_proto.memory import BATCH_BYTES_MIN
 from dovetail_proto.messages import StreamLoad
 
 BATCH_SHARE = 32
@@ -37,8 +37,7 @@ class Streams:
         forget: Callable[[str], None],
     ) -> None:
         self._queries = queries
-        self._memory_bytes = memory.part_bytes
-        self._readers = min(memory.workers, READERS_MAX)
+        self._memory = memory
         self._shell = shell
         self._clock = clock
         self._forget = forget
@@ -90,15 +89,15 @@ class Streams:
     def _home(self, task: StreamTask, streams: int) -> Home:
         feed = None
         if task.path is not None:
-            share = self._memory_bytes // BATCH_SHARE // streams
-            ahead_bytes = read_ahead_bytes(self._memory_bytes) // streams
-            lanes = self._readers if ahead_bytes else 1
+            share = self._memory.part_bytes // BATCH_SHARE // streams
+            ahead_bytes = self._memory.ahead_bytes // streams
+            lanes = min(self._memory.workers, READERS_MAX) if ahead_bytes else 1
             feed = FileFeed(
                 task.name,
                 [self._shell.lane(f"{task.name}-file") for _ in range(lanes)],
                 lambda: self._shell.files.open_stream(task),
                 batch_bytes=max(share, BATCH_BYTES_MIN),
-                ahead_bytes=ahead_bytes if lanes > 1 else 0,
+                ahead_bytes=ahead_bytes,
             )
         return Home(task, feed, lambda e: self._stream_failed(task.name, e), self._clock())
 

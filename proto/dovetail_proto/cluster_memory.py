@@ -2,7 +2,8 @@
 
     limit ─┬─ what an instance needs, as in `dovetail_proto.memory`; the two batches per input
            │  are the window of its link
-           ├─ per split hosted here: a batch that is read; and what is decoded before its turn
+           ├─ per split hosted here: a batch that is read; and what is decoded before its turn,
+           │  if several workers share the process
            ├─ if there are other processors: one being routed, and per peer a window of what is on
            │  its way; two batches that wait for credit, two that are held back
            └─ state                 all the rest
@@ -14,11 +15,13 @@ refuses a query for which a processor has less left than `smallest_limit`.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from dovetail_proto.cores import usable_cores
 from dovetail_proto.errors import MemoryLimitError
-from dovetail_proto.memory import Shares, divided, read_ahead_bytes, state_needed
+from dovetail_proto.memory import BATCH_BYTES_STEPS, Shares, divided, state_needed
+from dovetail_proto.query import QueryPlan
 
 WINDOW_BATCHES = 2
 """One is joined while the next is on its way."""
@@ -59,9 +62,20 @@ class ClusterShares:
 
 
 def cluster_shares(
-    limit_bytes: int, *, inputs: int, partitions: int, hosted: int, peers: int, row_bytes: int = 0
+    limit_bytes: int,
+    *,
+    inputs: int,
+    partitions: int,
+    hosted: int,
+    peers: int,
+    row_bytes: int = 0,
+    ahead_bytes: int = 0,
 ) -> ClusterShares:
-    """Share out a limit; MemoryLimitError if it is too small. `row_bytes`: see `memory.shares`."""
+    """Share out a limit; MemoryLimitError if it is too small. `row_bytes`: see `memory.shares`.
+
+    `ahead_bytes` are of what files decode before its turn. They are a small part of the limit, and
+    state has less by them: they do not make it too small.
+    """
     if not _fits(limit_bytes, inputs, partitions, hosted, peers):
         smallest = smallest_limit(inputs=inputs, partitions=partitions, hosted=hosted, peers=peers)
         raise MemoryLimitError(
@@ -71,9 +85,11 @@ def cluster_shares(
             "partitions or processors",
             smallest_bytes=smallest,
         )
-    found = _split(divided(limit_bytes, inputs), hosted, peers)
+    ahead = ahead_bytes if hosted else 0
+    batch = _batch_bytes(limit_bytes, inputs, partitions, peers)
+    found = _split(divided(limit_bytes, inputs, 0, batch), hosted, peers, ahead)
     minimum = min(found.state, state_needed(inputs, partitions))
-    wide = _split(divided(limit_bytes, inputs, row_bytes), hosted, peers)
+    wide = _split(divided(limit_bytes, inputs, row_bytes, batch), hosted, peers, ahead)
     if wide.state >= max(minimum, found.state // 2):  # else large batches would cost state too much
         found = wide
     return ClusterShares(found, WINDOW_BATCHES * found.batch, minimum)
@@ -84,33 +100,42 @@ def threads_by_default(memory_bytes: int, processes: int = 1) -> int:
     return max(1, min(usable_cores() // processes, memory_bytes // WORKER_BYTES_MIN))
 
 
-def check_workers(memory_bytes: int, workers: int, *, inputs: int, partitions: int) -> None:
+def check_workers(memory_bytes: int, workers: int, plan: QueryPlan) -> None:
     """MemoryLimitError if so many workers of a process cannot share so much memory for a query."""
-    needed = _needed_by_workers(workers, inputs, partitions)
+    needed = _needed_by_workers(workers, plan)
     if workers > 1 and needed > memory_bytes:
-        most = workers_that_fit(memory_bytes, workers, inputs=inputs, partitions=partitions)
+        most = workers_that_fit(memory_bytes, workers, plan)
         fewer = f", or {most} thread{'s' * (most > 1)}" if most else ""
         raise MemoryLimitError(
             f"memory of {memory_bytes:,} bytes is too small for {workers} threads with "
-            f"{partitions} partitions of {inputs} inputs",
+            f"{plan.partitions} partitions of {len(plan.inputs)} inputs",
             remedy=f"give at least {needed:,} bytes{fewer}",
             smallest_bytes=needed,
         )
     if workers == 1:
-        cluster_shares(memory_bytes, inputs=inputs, partitions=partitions, hosted=inputs, peers=1)
+        cluster_shares(memory_bytes, **worker_asks(plan, 1))
 
 
-def workers_that_fit(memory_bytes: int, most: int, *, inputs: int, partitions: int) -> int:
+def workers_that_fit(memory_bytes: int, most: int, plan: QueryPlan) -> int:
     """How many workers, up to `most`, can share so much memory for a query; 0 if not even one."""
-    fits = (
-        n for n in range(most, 0, -1) if _needed_by_workers(n, inputs, partitions) <= memory_bytes
-    )
+    fits = (n for n in range(most, 0, -1) if _needed_by_workers(n, plan) <= memory_bytes)
     return next(fits, 0)
 
 
-def _needed_by_workers(count: int, inputs: int, partitions: int) -> int:
-    hosted = -(-inputs // count)
-    return count * smallest_limit(inputs=inputs, partitions=partitions, hosted=hosted, peers=count)
+def worker_asks(plan: QueryPlan, workers: int) -> dict[str, int]:
+    """What the need of memory goes by, of the one of so many workers that hosts most splits."""
+    home_of = plan.dealt(workers)
+    splits = Counter(home_of[i.stream] for i in plan.inputs)
+    return {
+        "inputs": len(plan.inputs),
+        "partitions": plan.partitions,
+        "hosted": max(splits.values()),
+        "peers": workers,
+    }
+
+
+def _needed_by_workers(count: int, plan: QueryPlan) -> int:
+    return count * smallest_limit(**worker_asks(plan, count))
 
 
 def newcomer_shares(
@@ -122,6 +147,7 @@ def newcomer_shares(
     hosted: int,
     peers: int,
     row_bytes: int = 0,
+    ahead_bytes: int = 0,
 ) -> ClusterShares:
     """What a query takes of the room that is left when it starts; MemoryLimitError if too little.
 
@@ -138,6 +164,7 @@ def newcomer_shares(
         hosted=hosted,
         peers=peers,
         row_bytes=row_bytes,
+        ahead_bytes=ahead_bytes,
     )
 
 
@@ -155,18 +182,36 @@ def smallest_limit(*, inputs: int, partitions: int, hosted: int, peers: int) -> 
     return high * STEP_BYTES
 
 
-def _fits(limit_bytes: int, inputs: int, partitions: int, hosted: int, peers: int) -> bool:
+def _batch_bytes(limit_bytes: int, inputs: int, partitions: int, peers: int) -> int:
+    """The most of a batch with which a processor could host all splits, or the least step.
+
+    Wherever splits are, so that all who have the same limit count with the same batch.
+    """
+    for step in BATCH_BYTES_STEPS:
+        if _fits(limit_bytes, inputs, partitions, inputs, peers, batch_bytes=step):
+            return step
+    return BATCH_BYTES_STEPS[-1]
+
+
+def _fits(
+    limit_bytes: int,
+    inputs: int,
+    partitions: int,
+    hosted: int,
+    peers: int,
+    *,
+    batch_bytes: int = BATCH_BYTES_STEPS[-1],
+) -> bool:
     """Whether groups fit at their smallest, and splits leave a quarter of that to state."""
-    alone = divided(limit_bytes, inputs)
+    alone = divided(limit_bytes, inputs, 0, batch_bytes)
     if alone.state < state_needed(inputs, partitions):
         return False
     return _split(alone, hosted, peers).state >= alone.state // 4
 
 
-def _split(found: Shares, hosted: int, peers: int) -> Shares:
+def _split(found: Shares, hosted: int, peers: int, ahead_bytes: int = 0) -> Shares:
     batches = hosted
     if hosted and peers > 1:
         batches = hosted * (SPLIT_BATCHES + WINDOW_BATCHES * (peers - 1))
         batches += WAITING_BATCHES + HELD_BATCHES
-    ahead = read_ahead_bytes(found.limit) if hosted else 0
-    return replace(found, state=found.state - batches * found.batch - ahead)
+    return replace(found, state=found.state - batches * found.batch - ahead_bytes)

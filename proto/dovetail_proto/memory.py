@@ -23,6 +23,10 @@ BATCH_BYTES_MAX = 8 << 20
 """64 K rows of 128 bytes: numbers and a few texts. A batch has its cost, however few rows it has:
 on rows of 150 bytes batches of 2 MB took a third more CPU."""
 
+BATCH_BYTES_STEPS = (BATCH_BYTES_MAX, 4 << 20, 2 << 20)
+"""Where many processors feed each other, batches are smaller before memory is too small: each may
+be on its way to all of them."""
+
 BATCH_BYTES_MIN = 16 << 10
 
 BATCH_ROWS_MIN = 2048
@@ -100,12 +104,16 @@ def shares(limit_bytes: int, *, inputs: int, partitions: int, row_bytes: int = 0
     return found
 
 
-def divided(limit: int, inputs: int, row_bytes: int = 0) -> Shares:
-    """What `shares` makes of a limit, whether or not it is enough."""
-    batch = min(max(limit // (32 * inputs), BATCH_BYTES_MIN), batch_bytes_max(row_bytes))
-    output = min(
-        max(limit // 64, OUTPUT_BYTES_MIN), max(OUTPUT_BYTES_MAX, batch_bytes_max(row_bytes))
-    )
+def divided(
+    limit: int, inputs: int, row_bytes: int = 0, batch_bytes: int = BATCH_BYTES_MAX
+) -> Shares:
+    """What `shares` makes of a limit, whether or not it is enough.
+
+    Batches have at most `batch_bytes`, but those of wide rows.
+    """
+    most = batch_bytes_max(row_bytes, batch_bytes)
+    batch = min(max(limit // (32 * inputs), BATCH_BYTES_MIN), most)
+    output = min(max(limit // 64, OUTPUT_BYTES_MIN), max(OUTPUT_BYTES_MAX, most))
     reader = max(READER_BYTES_MAX, batch)
     if batch > BATCH_BYTES_MAX:
         reader = READER_WIDE_BATCHES * batch
@@ -121,9 +129,12 @@ def read_ahead_bytes(limit: int) -> int:
     return min(share, READ_AHEAD_BYTES_MAX) if share >= READ_AHEAD_BYTES_MIN else 0
 
 
-def batch_bytes_max(row_bytes: int) -> int:
-    """The most that a batch of rows of about this size may hold, given memory."""
-    return min(max(BATCH_BYTES_MAX, BATCH_ROWS_MIN * row_bytes), BATCH_BYTES_WIDE_MAX)
+def batch_bytes_max(row_bytes: int, narrow_bytes: int = BATCH_BYTES_MAX) -> int:
+    """The most that a batch of rows of about this size may hold, given memory.
+
+    `narrow_bytes` is what one of narrow rows may.
+    """
+    return min(max(narrow_bytes, BATCH_ROWS_MIN * row_bytes), BATCH_BYTES_WIDE_MAX)
 
 
 def row_bytes_of(schema: pa.Schema) -> int:

@@ -120,6 +120,14 @@ class QueryPlan:
             ]
         )
 
+    def dealt(self, workers: int) -> dict[str, int]:
+        """Which of so many workers reads each stream, if they take them in turn.
+
+        The splits of a stream's inputs are where it is read: both, if it is joined to itself.
+        """
+        streams = dict.fromkeys(i.stream for i in self.inputs)
+        return {stream: n % workers for n, stream in enumerate(streams)}
+
     def readable(self, sql: str) -> str:
         """`sql` over joined columns as people write it: `t.price` for `"0.price"`."""
         for index, name in self.joined_columns():

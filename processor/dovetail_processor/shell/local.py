@@ -103,12 +103,7 @@ def run_local(
     closed. Sets this process's allocators (`allocators.keep_lean`).
     """
     keep_lean()
-    check_workers(
-        run.memory_bytes,
-        len(run.places),
-        inputs=len(run.plan.inputs),
-        partitions=run.plan.partitions,
-    )
+    check_workers(run.memory_bytes, len(run.places), run.plan)
     local = _LocalWorkers(run, clock)
     gc.freeze()  # what is there stays: looking through it again and again would hold all threads up
     try:
@@ -327,7 +322,7 @@ def _assignments(run: LocalRun, names: Sequence[ProcessorId]) -> dict[ProcessorI
     """Groups and streams are dealt in turn; a stream's splits are where it is read."""
     query, plan = QueryName(run.plan.name), run.plan
     streams = {i.stream: i.stream_schema for i in plan.inputs}
-    home_of = {stream: names[n % len(names)] for n, stream in enumerate(streams)}
+    home_of = {stream: names[n] for stream, n in plan.dealt(len(names)).items()}
     task = QueryTask(
         query,
         plan,
