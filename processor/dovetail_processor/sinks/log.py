@@ -90,11 +90,13 @@ class LogSink:
         keep: Retention = KEEP_ALL,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`first` is the number of the first segment: those before it are there already."""
+        """`first` is the number of the first segment: those before it are there already.
+
+        A segment is cut after `segment_bytes`, or where its file has enough row groups.
+        """
         self._folder = folder
         self._keep = keep
         self._clock = clock
-        self._segment_bytes = segment_bytes
         self._file = ParquetSink(
             folder,
             schema,
@@ -103,6 +105,7 @@ class LogSink:
             file_bytes=None,
             first=first,
         )
+        self._segment_bytes = min(segment_bytes, self._file.groups_max * row_group_bytes)
         self._changed = threading.Condition()  # of all that follows
         self._shown: list[_Shown] = []  # what is in memory, in order
         self._next = (first, 0)  # the offset of the next row

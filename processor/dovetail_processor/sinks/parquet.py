@@ -85,7 +85,8 @@ class ParquetSink:
     ) -> None:
         """`first` is the number of the first file: files before it are somebody else's.
 
-        Without `file_bytes` a file is finished by `roll` and `close` alone.
+        Without `file_bytes` a file is finished by `roll` and `close` alone: whoever calls them sees
+        to it that it has not many more than `groups_max` row groups.
         """
         self._directory = Path(directory)
         self._schema = schema
@@ -93,7 +94,10 @@ class ParquetSink:
         self._first = first
         self._row_group_bytes = row_group_bytes
         self._file_bytes = file_bytes
-        self._options = _storage(schema)
+        columns = _leaves(schema)
+        self._options = _storage(columns)
+        self.groups_max = -(-FILE_CHUNKS // max(1, len(columns)))
+        """Row groups after which a file has as many column chunks as it may."""
         self._file: _OpenFile | None = None  # the unfinished file; None until it has a row group
         self._pending: list[pa.RecordBatch] = []  # rows of the next row group
         self._pending_bytes = 0  # of `_pending`
@@ -190,7 +194,9 @@ class ParquetSink:
         self._file.write(table, rows_per_group=-(-table.num_rows // groups))
         self._pending = []
         self._pending_bytes = 0
-        if self._file_bytes is not None and self._file.is_full(self._file_bytes):
+        if self._file_bytes is not None and (
+            self._file.arrow_bytes >= self._file_bytes or self._file.groups >= self.groups_max
+        ):
             self._finish_file()
 
     def _finish_file(self) -> None:
@@ -215,8 +221,8 @@ class _OpenFile:
     def __init__(self, path: Path, schema: pa.Schema, options: dict[str, Any]) -> None:
         self.path = path
         self.rows = 0
-        self._arrow_bytes = 0
-        self._chunks = 0
+        self.groups = 0
+        self.arrow_bytes = 0
         # A name of its own, so that two writers of one result (tasks that a scheduler runs twice)
         # do not meet before the last step, the rename.
         self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
@@ -231,14 +237,10 @@ class _OpenFile:
     def write(self, table: pa.Table, *, rows_per_group: int) -> None:
         with _writing(self.path):
             self._writer.write_table(table, row_group_size=max(1, rows_per_group))
-        self._arrow_bytes += table.nbytes
-        self._chunks += table.num_columns * -(-table.num_rows // max(1, rows_per_group))
+        self.arrow_bytes += table.nbytes
+        self.groups += -(-table.num_rows // max(1, rows_per_group))
         self.rows += table.num_rows
         _start_writeback(self._descriptor)
-
-    def is_full(self, file_bytes: int) -> bool:
-        """Whether the next row group should go to another file."""
-        return self._arrow_bytes >= file_bytes or self._chunks >= FILE_CHUNKS
 
     def finish(self) -> int:
         """Sync and rename; the size of the file in bytes."""
@@ -260,8 +262,8 @@ class _OpenFile:
             self._undo.close()
 
 
-def _storage(schema: pa.Schema) -> dict[str, Any]:
-    """Options of the writer, by leaf column. OutputError if Parquet cannot hold the schema."""
+def _leaves(schema: pa.Schema) -> list[pq.ColumnSchema]:
+    """The columns of a file: a nested one has several. OutputError if Parquet cannot hold them."""
     try:
         probe = pa.BufferOutputStream()
         pq.ParquetWriter(probe, schema).close()
@@ -271,7 +273,11 @@ def _storage(schema: pa.Schema) -> dict[str, Any]:
             f"results cannot be stored as Parquet: {e}",
             remedy="leave that column out of SELECT or cast it",
         ) from e
-    columns = [leaves.column(i) for i in range(len(leaves.names))]
+    return [leaves.column(i) for i in range(len(leaves.names))]
+
+
+def _storage(columns: list[pq.ColumnSchema]) -> dict[str, Any]:
+    """Options of the writer, by leaf column."""
     text = [c.path for c in columns if c.physical_type == "BYTE_ARRAY"]
     fixed = [c.path for c in columns if c.physical_type != "BYTE_ARRAY"]
     return {

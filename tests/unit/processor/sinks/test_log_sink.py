@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dovetail_processor.shell.result_log import Listener
+from dovetail_processor.sinks import LogSink
 from dovetail_proto.errors import InputError, OutputError
 from kit.log_cases import Case
 
@@ -117,6 +118,52 @@ def test_a_segment_is_cut_when_it_is_large(tmp_path: Path) -> None:
     assert [len(p) for p in (pq.read_table(f) for f in case.files)] == []
     final = case.close()
     assert [max(r for s, r in final if s == segment) + 1 for segment in range(3)] == [12, 12, 4]
+
+
+def test_a_segment_is_cut_before_its_footer_is_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its column chunks, whatever batches its row groups are made of; offsets stay as they are.
+
+    No file has more row groups than the bound, but for those of its last batch and the rest of it.
+    """
+    monkeypatch.setattr("dovetail_processor.sinks.parquet.FILE_CHUNKS", 3)
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        case = Case(tmp_path / str(seed), row_group_rows=4)
+        shown: dict[tuple[int, int], int] = {}
+        for _ in range(40):
+            case.find(int(random.integers(1, 7)))
+            case.work(int(random.integers(0, 3)))
+            for (segment, row), numbers in case.read(max(shown, default=(0, 0))):
+                shown |= {(segment, row + i): n for i, n in enumerate(numbers)}
+        case.work(len(case.jobs))
+        final = case.close()
+        assert {offset: final[offset] for offset in shown} == shown, f"seed {seed}"
+        assert sorted(final.values()) == list(range(case.rows)), f"seed {seed}"
+        groups = [pq.read_metadata(f).num_row_groups for f in case.files]
+        assert max(groups) <= 3 + 1 + 1, f"seed {seed}"
+        assert len(groups) >= case.rows // (4 * 3 + 6), f"seed {seed}"
+
+
+def test_the_columns_of_a_row_bound_its_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A struct of 40 fields has 40 chunks in a row group: the third one reaches 100."""
+    monkeypatch.setattr("dovetail_processor.sinks.parquet.FILE_CHUNKS", 100)
+    schema = pa.schema([("s", pa.struct([(f"c{i}", pa.int64()) for i in range(40)]))])
+    one = pa.RecordBatch.from_pylist([{"s": {f"c{i}": i for i in range(40)}}], schema)
+    log = LogSink(tmp_path, schema, row_group_bytes=one.nbytes, first=0)
+    full = []
+    for _ in range(7):
+        full.append(log.show(one))
+        log.write(one)
+        if full[-1]:
+            log.cut()
+            log.roll()
+    files = log.close().files
+    assert full == [False, False, True, False, False, True, False]
+    assert [pq.read_metadata(f).num_row_groups for f in files] == [3, 3, 1]
 
 
 def test_an_offset_beyond_a_segment_is_refused(tmp_path: Path) -> None:

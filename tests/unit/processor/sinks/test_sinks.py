@@ -60,6 +60,25 @@ def test_a_file_of_very_many_columns_is_finished_before_its_footer_is_large(
     assert pq.read_table(tmp_path).num_rows == 7
 
 
+def test_the_fields_of_a_nested_column_count_as_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has its chunks: here 1 + 40 + 2 of them a row group."""
+    monkeypatch.setattr("dovetail_processor.sinks.parquet.FILE_CHUNKS", 100)
+    fields = pa.struct([(f"c{i}", pa.int64()) for i in range(40)])
+    pairs = pa.list_(pa.struct([("a", pa.int8()), ("b", pa.string())]))
+    schema = pa.schema([("k", pa.int64()), ("s", fields), ("l", pairs)])
+    rows = pa.RecordBatch.from_pylist(
+        [{"k": 1, "s": {f"c{i}": i for i in range(40)}, "l": [{"a": 1, "b": "x"}]}], schema
+    )
+    sink = ParquetSink(tmp_path, schema, prefix="r", row_group_bytes=1)
+    for _ in range(7):
+        sink.write(rows)
+    totals = sink.close()
+    assert [pq.read_metadata(f).num_row_groups for f in totals.files] == [3, 3, 1]
+    assert pq.read_metadata(totals.files[0]).num_columns == 43
+
+
 def test_a_shared_output_folder_is_one_runs(tmp_path: Path) -> None:
     """Every processor of the run may claim it, whatever the others wrote; nobody else may."""
     out = tmp_path / "new" / "out"
