@@ -28,7 +28,8 @@ def test_rows_of_hundreds_of_columns_are_joined_exactly(tmp_path: Path, memory: 
     )
     wide = {"k": pa.array(random.integers(0, 1000, ROWS))}
     wide |= {f"c{i}": kinds[i % 3]() for i in range(1, COLUMNS)}
-    narrow = pa.table({"k": np.arange(ROWS), "n": np.arange(ROWS) * 2})
+    many = np.arange(300_000)  # so that they do not end before the wide ones
+    narrow = pa.table({"k": many, "n": many * 2})
     pq.write_table(pa.table(wide), tmp_path / "w.parquet", row_group_size=2_000)
     pq.write_table(narrow, tmp_path / "n.parquet")
     sql = "SELECT w.*, n.n, w.c1 + n.n AS s FROM w JOIN n ON w.k = n.k WHERE w.c4 > 0.1"
