@@ -122,7 +122,7 @@ def test_forced_pushes_stop_at_what_memory_cannot_hold(tmp_path: Path) -> None:
 
 
 BATCH_ROWS = 64 << 10
-HOT_ROWS = (4_000, 10_000)  # of a key, by stream: forty million combinations, which take seconds
+HOT_ROWS = (10_000, 12_000)  # of a key, by stream: 120 million combinations, which take seconds
 
 
 def with_hot_keys(seed: int) -> tuple[pa.Table, pa.Table]:
