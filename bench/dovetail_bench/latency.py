@@ -35,7 +35,7 @@ from dovetail_bench.report import Report, parse_flags
 STREAMS = ("a", "b", "c")
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.float64())])
 SQL = "SELECT a.k, a.v, b.v AS w, c.v AS x FROM a JOIN b ON a.k = b.k JOIN c ON a.k = c.k"
-MEMORY_BYTES = 1_000_000_000
+MEMORY_BYTES = 2_000_000_000
 PROCESSORS = 2
 CLIENTS = 16
 IDLE_QUERIES = 50
