@@ -123,7 +123,7 @@ class GroupMoves:
 
         Not those that are being installed: that may wait for memory itself.
         """
-        return int(self._state.locked.sum()) > len(self._installing)
+        return int(np.count_nonzero(self._state.locked)) > len(self._installing)
 
     @property
     def coming_bytes(self) -> int:

@@ -465,7 +465,7 @@ class Query:
         borrowed = self._borrowed_bytes
         return Claim(
             held=self._kept_bytes + borrowed,
-            minimum=self.bounds.minimum + self.moves.coming_bytes,
+            minimum=self._minimum_bytes,
             spills=self.memory.spills,
             short=self.memory.short is not None,
             frees=self.closing
@@ -474,6 +474,11 @@ class Query:
             or self.join.frees
             or self.moves.frees,
         )
+
+    @property
+    def _minimum_bytes(self) -> int:
+        """Groups that come, and what it needs to go on beside them."""
+        return self.bounds.minimum + self.moves.coming_bytes
 
     @property
     def _kept_bytes(self) -> int:
@@ -495,7 +500,7 @@ class Query:
         already. And never in the minimum, nor in the batch that may come on top.
         """
         self._fair_bytes = fair_bytes
-        most = state_bytes - self.claim.minimum - self.bounds.shares.batch
+        most = state_bytes - self._minimum_bytes - self.bounds.shares.batch
         self.links.lent_bytes = max(0, min((state_bytes - self._kept_bytes) // 2, most))
         room = max(0, state_bytes - self._borrowed_bytes - self.moves.coming_bytes)
         self.memory.set_limit(room)
