@@ -71,7 +71,7 @@ def cluster_shares(
     row_bytes: int = 0,
     ahead_bytes: int = 0,
 ) -> ClusterShares:
-    """Share out a limit; MemoryLimitError if it is too small. `row_bytes`: see `memory.shares`.
+    """Share out a limit; MemoryLimitError if it is too small. `row_bytes`: see `memory.divided`.
 
     `ahead_bytes` are of what files decode before its turn. They are a small part of the limit, and
     state has less by them: they do not make it too small.

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from dovetail_proto.errors import MemoryLimitError
-
 BATCH_BYTES_MAX = 8 << 20
 """64 K rows of 128 bytes: numbers and a few texts. A batch has its cost, however few rows it has:
 on rows of 150 bytes batches of 2 MB took a third more CPU."""
@@ -83,33 +81,13 @@ class Shares:
         return self.limit - self.state
 
 
-def shares(limit_bytes: int, *, inputs: int, partitions: int, row_bytes: int = 0) -> Shares:
-    """Share out a limit; MemoryLimitError if it is too small for so many inputs and groups.
-
-    `row_bytes` is about the size of the query's widest rows; narrow ones do not matter.
-    """
-    found = divided(limit_bytes, inputs, row_bytes)
-    needed = state_needed(inputs, partitions)
-    if found.state < needed:
-        smallest = limit_bytes
-        while divided(smallest, inputs, row_bytes).state < needed:
-            smallest += 64 << 10
-        raise MemoryLimitError(
-            f"memory of {limit_bytes:,} bytes is too small for {partitions} partitions of "
-            f"{inputs} inputs",
-            remedy=f"give at least {smallest:,} bytes ({-(-smallest // 10**6)}MB) "
-            "or fewer partitions",
-            smallest_bytes=smallest,
-        )
-    return found
-
-
 def divided(
     limit: int, inputs: int, row_bytes: int = 0, batch_bytes: int = BATCH_BYTES_MAX
 ) -> Shares:
-    """What `shares` makes of a limit, whether or not it is enough.
+    """Share out a limit, whether or not it is enough.
 
-    Batches have at most `batch_bytes`, but those of wide rows.
+    `row_bytes` is about the size of the query's widest rows; narrow ones do not matter. Batches
+    have at most `batch_bytes`, but those of wide rows.
     """
     most = batch_bytes_max(row_bytes, batch_bytes)
     batch = min(max(limit // (32 * inputs), BATCH_BYTES_MIN), most)

@@ -6,14 +6,16 @@ import pytest
 
 from dovetail_proto.cluster_memory import cluster_shares, smallest_limit
 from dovetail_proto.errors import MemoryLimitError
-from dovetail_proto.memory import BATCH_BYTES_MAX, BATCH_BYTES_WIDE_MAX, BATCH_ROWS_MIN, shares
+from dovetail_proto.memory import BATCH_BYTES_MAX, BATCH_BYTES_WIDE_MAX, BATCH_ROWS_MIN
+
+ALONE = {"hosted": 0, "peers": 1}
 
 
 @pytest.mark.parametrize("inputs", [2, 3, 10])
 @pytest.mark.parametrize("limit_mb", [8, 64, 1024])
 def test_the_shares_of_a_limit_never_exceed_it(inputs: int, limit_mb: int) -> None:
     """State and all bounded buffers together are the limit, and state has most of it."""
-    found = shares(limit_mb << 20, inputs=inputs, partitions=100)
+    found = cluster_shares(limit_mb << 20, inputs=inputs, partitions=100, **ALONE).shares
     buffers = 2 * inputs * found.batch + 4 * found.output + found.spill
     assert buffers + found.state <= limit_mb << 20
     assert found.state > (limit_mb << 20) // 2
@@ -47,12 +49,12 @@ def test_batches_of_wide_rows_are_larger_and_never_take_most_of_the_limit(
 def test_the_smallest_workable_limit_is_a_few_megabytes_and_the_error_states_it() -> None:
     """What the error says is enough works, and a little less does not."""
     with pytest.raises(MemoryLimitError, match="give at least") as refused:
-        shares(1 << 20, inputs=3, partitions=300)
+        cluster_shares(1 << 20, inputs=3, partitions=300, **ALONE)
     smallest = refused.value.details["smallest_bytes"]
     assert 2 << 20 < smallest < 8 << 20
-    shares(smallest, inputs=3, partitions=300)
+    cluster_shares(smallest, inputs=3, partitions=300, **ALONE)
     with pytest.raises(MemoryLimitError):
-        shares(smallest - (256 << 10), inputs=3, partitions=300)
+        cluster_shares(smallest - (256 << 10), inputs=3, partitions=300, **ALONE)
 
 
 @pytest.mark.parametrize(("hosted", "peers"), [(0, 1), (1, 2), (2, 1), (3, 8)])
