@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import Required, TypedDict, Unpack
 
 from dovetail_proto.cores import usable_cores
 from dovetail_proto.errors import MemoryLimitError
@@ -59,6 +60,17 @@ class ClusterShares:
     def fixed(self) -> int:
         """Everything but state."""
         return self.shares.queues
+
+
+class Asks(TypedDict, total=False):
+    """What the shares of a query on a processor go by; see `cluster_shares`."""
+
+    inputs: Required[int]
+    partitions: Required[int]
+    hosted: Required[int]
+    peers: Required[int]
+    row_bytes: int
+    ahead_bytes: int
 
 
 def cluster_shares(
@@ -138,34 +150,17 @@ def _needed_by_workers(count: int, plan: QueryPlan) -> int:
     return count * smallest_limit(**worker_asks(plan, count))
 
 
-def newcomer_shares(
-    room_bytes: int,
-    *,
-    alone: bool,
-    inputs: int,
-    partitions: int,
-    hosted: int,
-    peers: int,
-    row_bytes: int = 0,
-    ahead_bytes: int = 0,
-) -> ClusterShares:
+def newcomer_shares(room_bytes: int, *, alone: bool, **asks: Unpack[Asks]) -> ClusterShares:
     """What a query takes of the room that is left when it starts; MemoryLimitError if too little.
 
     The processor takes it, and the manager counts with it until the processor has said so.
     """
     for part in (1,) if alone else QUEUE_PARTS:
         limit_bytes = room_bytes // part
-        if part == 1 or _fits(limit_bytes, inputs, partitions, hosted, peers):
+        sizes = asks["inputs"], asks["partitions"], asks["hosted"], asks["peers"]
+        if part == 1 or _fits(limit_bytes, *sizes):
             break
-    return cluster_shares(
-        limit_bytes,
-        inputs=inputs,
-        partitions=partitions,
-        hosted=hosted,
-        peers=peers,
-        row_bytes=row_bytes,
-        ahead_bytes=ahead_bytes,
-    )
+    return cluster_shares(limit_bytes, **asks)
 
 
 def smallest_limit(*, inputs: int, partitions: int, hosted: int, peers: int) -> int:
