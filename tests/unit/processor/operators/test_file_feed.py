@@ -165,6 +165,15 @@ def write_groups(path: Path, damaged: int | None = None) -> None:
         path.write_bytes(raw)
 
 
+@pytest.fixture
+def in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of which each row group is a part."""
+    monkeypatch.setattr(parquet_files, "PART_ROWS", 1)
+    path = tmp_path / "t.parquet"
+    write_groups(path)
+    return path
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_rows_come_in_order_however_many_lanes_decode(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -188,15 +197,10 @@ def test_rows_come_in_order_however_many_lanes_decode(
     assert all(lane.closed for lane in case.lanes)
 
 
-def test_lanes_without_room_for_a_batch_stay_idle(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lanes_without_room_for_a_batch_stay_idle(in_parts: Path) -> None:
     """One decodes what is awaited; another one for each batch that may be held."""
-    monkeypatch.setattr(parquet_files, "PART_ROWS", 1)
-    path = tmp_path / "t.parquet"
-    write_groups(path)
     for ahead_bytes, lanes in ((50_000, 1), (100_000, 2), (250_000, 3), (1 << 20, 4)):
-        case = Lanes(path, 0, lanes=4, ahead_bytes=ahead_bytes)
+        case = Lanes(in_parts, 0, lanes=4, ahead_bytes=ahead_bytes)
         case.ask()
         case.lanes[0].do()
         case.ask()
@@ -204,14 +208,9 @@ def test_lanes_without_room_for_a_batch_stay_idle(
         assert sum(len(lane.jobs) for lane in case.lanes) == lanes
 
 
-def test_a_file_that_was_asked_for_one_batch_holds_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_was_asked_for_one_batch_holds_nothing_else(in_parts: Path) -> None:
     """Its turn may not have come: it is begun, and its first batch waits at its home."""
-    monkeypatch.setattr(parquet_files, "PART_ROWS", 1)
-    path = tmp_path / "t.parquet"
-    write_groups(path)
-    case = Lanes(path, 0, lanes=3, ahead_bytes=1 << 20)
+    case = Lanes(in_parts, 0, lanes=3, ahead_bytes=1 << 20)
     case.ask()
     case.settle()
     assert (len(case.batches), case.feed.held_bytes) == (1, 0)
@@ -269,19 +268,14 @@ def test_damage_is_told_in_its_turn_behind_all_rows_before_it(
         assert len(case.failed) == 1
 
 
-def test_a_feed_that_is_left_while_lanes_decode_keeps_no_file_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_feed_that_is_left_while_lanes_decode_keeps_no_file_open(in_parts: Path) -> None:
     """Whenever that is: before it is opened, while it is, or later."""
-    monkeypatch.setattr(parquet_files, "PART_ROWS", 1)
-    path = tmp_path / "t.parquet"
-    write_groups(path)
     for steps in range(12):
-        case = Lanes(path, steps, lanes=2, ahead_bytes=1 << 20)
+        case = Lanes(in_parts, steps, lanes=2, ahead_bytes=1 << 20)
         for _ in range(steps):
             case.step()
         case.feed.close()
         for lane in case.lanes:
             while lane.jobs:
                 lane.do()
-        assert [f.path for f in psutil.Process().open_files() if f.path == str(path)] == []
+        assert [f.path for f in psutil.Process().open_files() if f.path == str(in_parts)] == []
