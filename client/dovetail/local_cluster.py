@@ -10,7 +10,7 @@ Everything is below one folder, a temporary one if none is given:
     manager.db · results and spill · p1/ p2/ … · logs/ · specs/
 
 The processes end with this one, whatever becomes of it, unless they are `detached`. Manager and
-processors may also be threads of this process: then there is nothing to start and nothing to end.
+processors may also be threads of this process, and end with its last thread that is no daemon.
 """
 
 from __future__ import annotations

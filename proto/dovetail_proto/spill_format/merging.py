@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from dovetail_proto.spill_format.store import SpillStore
 
 MERGED_MAX = 16
-"""Pushes that are merged at once. A row group of each is in memory: 4 MB in all."""
+"""Pushes that are merged at once. A row group of each is in memory: 4 MB in all, of
+very wide rows up to 16."""
 
 MERGED_AT = 64
 """Pushes of a level that have some of them merged. A run that never has so many is left alone: that
